@@ -221,10 +221,10 @@ def _request(
     if spec.ground_truth == "none":
         local.test_set.labels_from = UNWANTED
     names = [name for name, _ in local.images]
-    labels = [None if spec.ground_truth == "none" else spec.label_map.get(row.label or "", row.label) for row in rows]
+    truths = [None if spec.ground_truth == "none" else spec.label_map.get(row.label or "", row.label) for row in rows]
     images = [
         ManifestImage(digest=digest, label=rows[position].label, name=names[position], group=rows[position].group)
-        for position in distinct(local.test_set, names, digests, labels)
+        for position in distinct(local.test_set, names, digests, truths)
         if (digest := digests[position]) is not None
     ]
     return JobRequest(**spec.model_dump(exclude_unset=True), images=images)

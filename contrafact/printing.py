@@ -16,6 +16,7 @@ from shared.schemas.metrics import SegmentationMetrics
 from shared.schemas.own_images import OwnImagesView
 from shared.schemas.result_rows import CounterfactualView, PredictionView
 from shared.schemas.results import JobResults, ModelResults
+from shared.schemas.review_results import FAILURE_MODES
 from shared.schemas.reviews import ReviewView
 from shared.stages import in_flight, stage_words
 from shared.verdicts import any_testable, not_settled_sentence, not_testable_sentences, originals_hints, verdict_of
@@ -190,12 +191,14 @@ def _prediction(view: PredictionView) -> str:
 
 def reviews(views: Iterable[ReviewView]) -> RenderableType:
     """Reviews as a table."""
-    table = _table("counterfactual", "reviewer", "verdict", "edit shown", "realism", "reviewed", "note")
+    table = _table("counterfactual", "reviewer", "verdict", "edit shown", "realism", "failure", "reviewed", "note")
     for view in views:
         edit_shown = {True: "yes", False: "no", None: ""}[view.edit_shown]
         realism = "" if view.realism is None else str(view.realism)
         date = f"{view.reviewed_at:%Y-%m-%d %H:%M}"
-        table.add_row(view.counterfactual, view.reviewer, view.verdict, edit_shown, realism, date, Text(view.note))
+        failure = "" if view.failure is None else FAILURE_MODES[view.failure]
+        opinions = (view.verdict, edit_shown, realism, failure)
+        table.add_row(view.counterfactual, view.reviewer, *opinions, date, Text(view.note))
     return table
 
 

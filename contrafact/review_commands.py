@@ -9,6 +9,7 @@ import typer
 from contrafact import printing
 from contrafact.command_line import URL, JobId, Json, Key, Url, messages, open_client, print_output
 from shared.schemas.own_images import MarkRequest
+from shared.schemas.review_results import FAILURE_MODES
 from shared.schemas.reviews import ReviewRequest
 
 CounterfactualId = Annotated[
@@ -27,6 +28,9 @@ def review(
         bool, typer.Option("--with-arm", help="you saw the null or sham arm, too, and the verdict is on both")
     ] = False,
     realism: Annotated[int | None, typer.Option(help="from 1 (artificial) to 5 (like a photograph)")] = None,
+    failure: Annotated[
+        str | None, typer.Option(help=f"what is wrong, if anything: {', '.join(FAILURE_MODES)}; it is then not valid")
+    ] = None,
     note: str = "",
     as_json: Json = False,
     url: Url = URL,
@@ -39,6 +43,7 @@ def review(
             "edit_shown": edit_shown,
             "arm_shown": arm_shown,
             "realism": realism,
+            "failure": failure,
             "note": note,
         }
         view = client.review(job, counterfactual, ReviewRequest.model_validate(fields))

@@ -29,6 +29,7 @@ from gateway.feedback.answers import Turn, is_answer, store_answer
 from gateway.jobs import jobs
 from gateway.methods import METHODS
 from shared.problems import InvalidInput
+from shared.schemas.review_results import FAILURE_MODES, FailureMode
 from shared.schemas.reviews import ReviewRequest, ReviewsPage, ReviewView
 from shared.seeds import derive_seed
 
@@ -78,7 +79,8 @@ def _view(row: Answer) -> ReviewView:
 class PooledReview(NamedTuple):
     """All reviews of one edit. `valid` is the majority of the decided reviews; None for a tie.
 
-    A review counts as valid if the ground truth still holds and the reviewer does not deny that the edit is shown.
+    A review counts as valid if the ground truth still holds, the reviewer does not deny that the edit is shown, and
+    names no failure. `failure`: the mode that most reviewers name.
     `pair_valid`: the same of the edit and its arm. Only reviewers who saw the arm can find the pair valid; an edit that
     is invalid alone makes it invalid. None: nobody who could say so has decided.
     """
@@ -89,6 +91,7 @@ class PooledReview(NamedTuple):
     pair_valid: bool | None
     edit_shown: bool | None
     realism: float | None
+    failure: FailureMode | None
 
     def verdict(self, sign: int) -> bool | None:
         """The verdict on an image that was lost (−1), or gained (1): an arm that lost the class gains."""
@@ -163,7 +166,9 @@ def first_to_review(session: Session, job_id: str) -> list[str]:
 def pool(method: str, accepted: bool, reviews: Sequence[ReviewRequest]) -> PooledReview:
     """All reviews of one edit of a method, which the checks accepted or not."""
     decided = [review for review in reviews if review.verdict != "unsure"]
-    votes = [review.verdict == "valid" and review.edit_shown is not False for review in decided]
+    votes = [
+        review.verdict == "valid" and review.edit_shown is not False and review.failure is None for review in decided
+    ]
     of_pair = [vote for vote, review in zip(votes, decided, strict=True) if review.arm_shown or not vote]
     grades = [review.realism for review in reviews if review.realism is not None]
     return PooledReview(
@@ -173,7 +178,12 @@ def pool(method: str, accepted: bool, reviews: Sequence[ReviewRequest]) -> Poole
         majority(of_pair),
         majority([review.edit_shown for review in reviews if review.edit_shown is not None]),
         sum(grades) / len(grades) if grades else None,
+        _most_named([review.failure for review in reviews if review.failure is not None]),
     )
+
+
+def _most_named(modes: Sequence[FailureMode]) -> FailureMode | None:
+    return max(FAILURE_MODES, key=modes.count) if modes else None
 
 
 def majority(votes: list[bool]) -> bool | None:

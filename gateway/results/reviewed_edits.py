@@ -31,7 +31,7 @@ from gateway.results.stream import SourceRows, cells_of
 from shared.schemas.effects import Cell
 from shared.schemas.estimates import Estimate, Rate
 from shared.schemas.results import Relation
-from shared.schemas.review_results import FlippedReviews, MethodReviews
+from shared.schemas.review_results import FAILURE_MODES, FailureShare, FlippedReviews, MethodReviews
 from shared.seeds import derive_seed
 
 
@@ -124,6 +124,7 @@ class ReviewedJob:
         self._samples = {key: Sample() for key in self._tallies}
         self._judged = {method: JudgedShares() for method in self._methods}
         self._edit_shown = {method: Sample() for method in self._methods}
+        self._failures = {(method, mode): Sample() for method in self._methods for mode in FAILURE_MODES}
         self._columns = {(model, method): ReviewColumns() for method in self._methods for model in self._models}
 
     def add(self, group: int, rows: SourceRows) -> None:
@@ -143,6 +144,8 @@ class ReviewedJob:
                 self._judged[row.method].add(row.judged, valid if is_sampled else None, group)
             if is_sampled and review is not None:
                 self._samples[key].add(bool(valid), group)
+                for mode in FAILURE_MODES if row.accepted else ():
+                    self._failures[row.method, mode].add(review.failure == mode, group)
                 if row.accepted and review.edit_shown is not None:
                     self._edit_shown[row.method].add(review.edit_shown, group)
             for model, predictions in by_model.items():
@@ -235,7 +238,13 @@ class ReviewedJob:
             edit_shown=_rate(self._edit_shown[method].random_sample()),
             realism=sum(grades) / len(grades) if grades else None,
             graded=len(grades),
+            failures=self._failure_shares(method),
         )
+
+    def _failure_shares(self, method: str) -> list[FailureShare]:
+        shares = ((mode, _rate(self._failures[method, mode].random_sample())) for mode in FAILURE_MODES)
+        named = [FailureShare(mode=mode, share=share) for mode, share in shares if share is not None and share.count]
+        return sorted(named, key=lambda failure: -failure.share.count)
 
     def _flipped_reviews(self, model: str, method: str, seed: int) -> FlippedReviews:
         reviewed = self._columns[model, method].reviewed()

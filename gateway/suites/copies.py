@@ -30,14 +30,14 @@ def copy_job(job: Job, job_id: str, suite_id: str, spec: JsonObject) -> JobColum
         "uploaded_models": {},
         "profile": job.profile,
         "seed": job.seed,
-        "spec": {"task_description": job.task_description, "suite": suite_id, **spec, **_spec_of_masks(job)},
+        "spec": {"task_description": job.task_description, "suite": suite_id, **spec, **_kept_spec(job)},
         "suite_id": suite_id,
     }
 
 
-def _spec_of_masks(job: Job) -> JsonObject:
-    """The fields of a job's spec about masks, which give the colours of pictures."""
-    return {name: job.spec[name] for name in ("masks", "label_map") if name in job.spec}
+def _kept_spec(job: Job) -> JsonObject:
+    """The fields of a job's spec about masks, which give the colours of pictures, and the warning of its report."""
+    return {name: job.spec[name] for name in ("masks", "label_map", "outside_domain_note") if name in job.spec}
 
 
 class _CopiedSource(TypedDict, total=False):

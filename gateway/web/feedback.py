@@ -28,6 +28,7 @@ from gateway.web.addresses import images_of_cell
 from gateway.web.rendering import render
 from shared.problems import Problem
 from shared.schemas.finding_notes import FindingNoteRequest, FindingStatus
+from shared.schemas.review_results import FAILURE_MODES
 
 STATUSES: tuple[FindingStatus, ...] = get_args(FindingStatus)
 
@@ -70,6 +71,7 @@ def show_review(
         arm=arm,
         of_finding=of_finding,
         review=review,
+        failure_modes=FAILURE_MODES,
         sample=sample,
         path=path,
     )

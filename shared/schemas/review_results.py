@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
@@ -9,6 +10,16 @@ from pydantic import BeforeValidator, Field
 from shared.schemas.base import Contract
 from shared.schemas.effects import CheckErrors, Judges
 from shared.schemas.estimates import Estimate, Rate
+
+# LANCE's failure modes (figure 12), in its order.
+FailureMode = Literal["unlikely_label", "meaningless_edit", "poor_image", "changed_label", "bias"]
+FAILURE_MODES: Mapping[FailureMode, str] = {
+    "unlikely_label": "unlikely for its class",
+    "meaningless_edit": "meaningless change",
+    "poor_image": "poor image",
+    "changed_label": "the change took the class away",
+    "bias": "the generator's bias: it changed more, by a stereotype",
+}
 
 
 def _by_method(errors: object) -> object:
@@ -54,6 +65,18 @@ class FlippedReviews(Contract):
     of_valid: Estimate | None
 
 
+class FailureShare(Contract):
+    """The share of accepted counterfactuals with a failure mode, of those that were sampled at random and reviewed."""
+
+    mode: FailureMode
+    share: Rate
+
+    @property
+    def words(self) -> str:
+        """The mode, for people."""
+        return FAILURE_MODES[self.mode]
+
+
 class MethodReviews(Contract):
     """Reviews of the counterfactuals of one method.
 
@@ -64,7 +87,8 @@ class MethodReviews(Contract):
     or the vision-language judge); None without a judge or with fewer than 20 sampled source images.
     `valid` is P(valid) of accepted ones, `valid_rejected` of rejected ones; `accepted_if_valid` and
     `accepted_if_invalid` are the checks' own error rates. `edit_shown` and `realism` (mean of `graded`, 1 to 5) are
-    those of randomly sampled accepted ones.
+    those of randomly sampled accepted ones. So are `failures`, by mode, the most frequent one first; a counterfactual
+    with a failure mode is not valid. Missing if there are none.
     """
 
     method: str
@@ -83,3 +107,4 @@ class MethodReviews(Contract):
     edit_shown: Rate | None
     realism: float | None
     graded: int
+    failures: Annotated[list[FailureShare], Field(exclude_if=lambda shares: not shares)] = Field(default_factory=list)

@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field
 from shared.schemas.base import Contract
 from shared.schemas.effects import Cell
 from shared.schemas.jobs import JobDetail
+from shared.schemas.review_results import FailureMode
 
 ReviewVerdict = Literal["valid", "invalid", "unsure"]
 ConfirmingMethod = Literal["shifts", "dillema"]
@@ -40,6 +41,10 @@ class ReviewRequest(Contract):
     ] = False
     realism: Annotated[
         int | None, Field(ge=1, le=5, strict=True, description="from 1 (artificial) to 5 (like a photograph)")
+    ] = None
+    failure: Annotated[
+        FailureMode | None,
+        Field(description="what is wrong, by LANCE's failure modes (figure 12); the counterfactual is then not valid"),
     ] = None
     note: Annotated[str, Field(max_length=1_000, pattern=r"^[^\x00]*$")] = ""
 

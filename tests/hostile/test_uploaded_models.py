@@ -22,7 +22,7 @@ from evaluator_service.models_under_test.uploads import CACHED, guard
 from shared.problems import ModelStopped
 from shared.schemas.evaluation import UploadedModel
 from tests.support.hostile import models
-from tests.support.small_evaluator import write_classifier, write_scorer
+from tests.support.small_evaluator import CLASSES, write_classifier, write_scorer
 from tests.support.small_packages import hub_files
 from tests.support.small_profile import write_profile
 from tests.support.uploaded_models import GREY, LARGEST_SIDE, WHITE, Evaluator, PackageStore, evaluator, package_store
@@ -131,6 +131,23 @@ def test_files_that_ask_for_too_much_or_answer_nonsense_are_refused(
         assert len(await served.quarantined()) == 2
 
     attack(scenario, upload_memory_mib=1500)
+
+
+@pytest.mark.slow
+def test_the_classes_of_a_model_in_another_order_are_refused(
+    attack: Callable[..., None], store: PackageStore, tmp_path: Path
+) -> None:
+    """The names that the user gave replaced those in the files, so every prediction was of another class."""
+    files = hub_files(tmp_path / "resnet")
+
+    async def scenario(served: Evaluator) -> None:
+        for names, status in ((CLASSES[::-1], 422), (CLASSES, 200), ([f"my {name}" for name in CLASSES], 200)):
+            described = {**files, "contrafact.json": json.dumps({"classes": names}).encode()}
+            reply = await served.examine(store.add(described))
+            assert reply.status_code == status, reply.text
+            assert ("another order" in reply.text) == (status == 422)
+
+    attack(scenario)
 
 
 @pytest.mark.slow

@@ -25,7 +25,7 @@ form?.addEventListener("submit", async (event) => {
   event.preventDefault();
   const data = new FormData(form);
   const review = { [event.submitter.name]: event.submitter.value };
-  for (const name of ["note", "factor", "value"]) if (data.has(name)) review[name] = data.get(name);
+  for (const name of ["note", "factor", "value", "failure"]) if (data.has(name)) review[name] = data.get(name);
   if (data.has("arm_shown")) review.arm_shown = true;
   if (data.has("edit_shown")) review.edit_shown = data.get("edit_shown") === "yes";
   if (data.has("realism")) review.realism = Number(data.get("realism"));

@@ -44,7 +44,13 @@ def listed(gateway: Gateway, limit: int = 200) -> list[dict[str, Any]]:
 
 def test_a_new_review_replaces_the_old(gateway: Gateway) -> None:
     address = f"/jobs/drawn/reviews/{edits(gateway)[0]}"
-    review = {"verdict": "invalid", "edit_shown": False, "realism": 2, "note": "the bus is gone"}
+    review = {
+        "verdict": "invalid",
+        "edit_shown": False,
+        "realism": 2,
+        "failure": "changed_label",
+        "note": "the bus is gone",
+    }
     first = gateway.client.put(address, json=review)
     assert first.status_code == 200, first.text
     assert {name: first.json()[name] for name in review} == review
@@ -71,6 +77,7 @@ def test_malformed_reviews_are_refused(gateway: Gateway) -> None:
         ("verdict", {"verdict": "good"}),
         ("realism", {**VALID, "realism": 6}),
         ("realism", {**VALID, "realism": 2.5}),
+        ("failure", {**VALID, "failure": "ugly"}),
         ("note", {**VALID, "note": "x" * 1_001}),
         ("unknown field score", {**VALID, "score": 1}),
     ]
@@ -139,9 +146,10 @@ def test_the_command_line_writes_reviews_and_lists_them(gateway: Gateway) -> Non
         return result.output
 
     edit = edits(gateway)[0]
-    graded = ("--verdict", "valid", "--edit-not-shown", "--realism", "3", "--note", "[still] day")
+    graded = ("--verdict", "valid", "--edit-not-shown", "--realism", "3", "--failure", "bias", "--note", "[still] day")
     assert f"{edit} is valid" in contrafact("review", "drawn", edit, *graded)
     (view,) = [json.loads(line) for line in contrafact("reviews", "drawn", "--json").splitlines()]
     assert (view["verdict"], view["edit_shown"], view["realism"], view["note"]) == ("valid", False, 3, "[still] day")
+    assert view["failure"] == "bias"
     assert "[still] day" in contrafact("reviews", "drawn")
     assert "verdict" in contrafact("review", "drawn", edit, "--verdict", "good", code=2)

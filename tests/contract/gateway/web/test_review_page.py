@@ -65,7 +65,7 @@ def test_failures_and_random_samples_of_both_verdicts_come_mixed_each_once(clien
         remaining = re.search(r"(\d+) more randomly|large enough()", text)
         assert remaining is not None
         missing.append(int(remaining[1] or 0))
-        review = {"verdict": "valid", "realism": 5, "note": "as it was"}
+        review = {"verdict": "valid", "realism": 5, "failure": "poor_image", "note": "as it was"}
         assert client.put(f"/jobs/drawn/reviews/{names[-1]}", json=review).status_code == 200
     assert len(set(names)) == 60
     kinds = Counter("rejected" if name in rejected_ids else "accepted" for name in names)
@@ -79,6 +79,7 @@ def test_failures_and_random_samples_of_both_verdicts_come_mixed_each_once(clien
     assert counterfactual_on(again) == names[-1]
     assert 'value="as it was"' in again
     assert re.search(r'name="realism" value="5" data-key="5" checked', again)
+    assert re.search(r'name="failure" value="poor_image" data-key="p" checked', again)
     assert re.search(r'<button name="verdict" value="valid" data-key="v" aria-pressed="true">', again)
     assert f'id="before" rel="prev" href="/jobs/drawn/review?counterfactual={names[-1]}"' in page(client)
     assert 'data-report="/jobs/drawn/report"' in page(client)

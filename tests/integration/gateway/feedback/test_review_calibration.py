@@ -95,6 +95,21 @@ def test_enough_reviews_calibrate_the_job(sessions: Sessions, store: DirectorySt
 
 
 @pytest.mark.slow
+def test_failure_modes_make_edits_invalid_and_are_counted(sessions: Sessions, store: DirectoryStore) -> None:
+    sample = edits(sessions, accepted=True)[:30]
+    review(sessions, sample[:3], failure="poor_image")
+    review(sessions, sample[3:4], "invalid", failure="changed_label")
+    review(sessions, sample[4:])
+    (summary,) = build_report(sessions, store, "drawn").reviews
+    counts = {failure.mode: (failure.share.count, failure.share.n) for failure in summary.failures}
+    assert counts == {"poor_image": (3, 30), "changed_label": (1, 30)}, "the most frequent one first"
+    assert summary.valid is not None
+    assert summary.valid.value < 0.95, "the ground truth of these three is right, but they are no evidence"
+    page = store.get("reports/drawn/report.html").decode()
+    assert "Failure modes of accepted ones: poor image 10" in page
+
+
+@pytest.mark.slow
 def test_invalid_failures_take_a_finding_back(sessions: Sessions, store: DirectoryStore) -> None:
     with sessions() as session:
         listed = load_reviews(session, "drawn").prioritised

@@ -23,6 +23,7 @@ from gateway.suites.runs import results
 from shared.problems import Conflict, InvalidInput, NotFound
 from shared.schemas.evaluation import ModelUnderTestInfo
 from shared.schemas.suites import SuiteRequest
+from tests.support.databases import ON_SQLITE
 from tests.support.small_services import CLASSES
 from tests.support.work_site import Site
 
@@ -184,6 +185,16 @@ def test_suites_are_their_owners_and_hidden_among_jobs(site: Site) -> None:
         freeze(site, "again", job=run)
     with pytest.raises(InvalidInput, match="does not know"):
         start(site, suite, release("m2", classes=["boat"]))
+
+
+@ON_SQLITE
+def test_a_run_keeps_the_warning_that_its_images_are_outside_the_domain(site: Site) -> None:
+    """The report of a forced job began with it, and the reports of its suite's runs did not."""
+    with site.sessions.begin() as session:
+        session.get_one(Job, "job").spec = {"outside_domain_note": "far from drawn pictures"}
+    run = start(site, freeze(site))
+    with site.sessions() as session:
+        assert session.get_one(Job, run).stored_spec.outside_domain_note == "far from drawn pictures"
 
 
 def test_outcomes_may_choose_what_is_frozen(site: Site) -> None:

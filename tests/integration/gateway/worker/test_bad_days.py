@@ -175,6 +175,7 @@ def test_a_language_model_without_valid_replies_refuses_edits_and_no_image(day: 
 
 
 @ON_SQLITE
+@pytest.mark.slow
 def test_a_question_is_asked_with_other_seeds_until_its_reply_parses(day: Day) -> None:
     """DILLEMA, III-A: the first unusable reply ended its edits."""
     day.site.add_job(images=2)

@@ -118,14 +118,13 @@ def test_names_of_outputs() -> None:
 def ending_in(operator: str, then: tuple[str, Any] = ("", 0.0), **attributes: Any) -> bytes:
     """Three outputs that differ, through this operator, and `then` perhaps another one with its second input."""
     weight = np.repeat(np.array([[0.1, -0.1, 0.05]], np.float32), 48, axis=0)
+    columns: dict[str, Any] = {"axis": 1} if then[0] == "Gather" else {}
     nodes = [
         FLATTEN,
         helper.make_node("Gemm", ["flat", "weight"], ["scores"]),
         helper.make_node(operator, ["scores"], ["copied"], **attributes),
         helper.make_node("Constant", [], ["second"], value=numpy_helper.from_array(np.asarray(then[1]))),
-        helper.make_node(then[0], ["copied", "second"], ["logits"], **({"axis": 1} if then[0] == "Gather" else {}))
-        if then[0]
-        else helper.make_node("Identity", ["copied"], ["logits"]),
+        helper.make_node(then[0] or "Identity", ["copied", "second"][: 1 + bool(then[0])], ["logits"], **columns),
     ]
     return tiny(nodes, weights=numpy_helper.from_array(weight, "weight"), opset_imports=OPSETS)
 
