@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import Counterfactual, Job, JobService, Report
+from gateway.feedback.notes import load_notes, with_notes
 from gateway.jobs.task_description import rename_masks
 from gateway.methods import METHODS
 from gateway.methods.checks import with_label_rank
@@ -26,7 +27,6 @@ from gateway.results.classification import JobRows, load_rows
 from gateway.results.confirmation import with_confirmations
 from gateway.results.designs import design_results
 from gateway.results.doses import Shown, load_edit_shown, with_dose_curves, with_doses
-from gateway.results.finding_notes import load_notes, with_notes
 from gateway.results.follow_ups import load_follow_ups
 from gateway.results.measure import measure
 from gateway.results.provenance import packets_of_job

@@ -19,6 +19,7 @@ from gateway.analysis.effects import Integers, Originals, Outcomes, Predictions
 from gateway.analysis.funnel import EditOutcome
 from gateway.analysis.validity import Screened
 from gateway.database.tables import Job
+from gateway.feedback.reviews import load_reviews
 from gateway.jobs.sensitivity import GroupedTruth
 from gateway.results.counting import CountingColumns
 from gateway.results.edit_phrases import EditPhrases, PhraseColumns
@@ -26,7 +27,7 @@ from gateway.results.failure_reasons import asked_again, failure_reasons, label_
 from gateway.results.original_ranks import OriginalColumns
 from gateway.results.originals import judge_of
 from gateway.results.pairing import Compared, CounterfactualRow, PredictionRow, Triple, triples
-from gateway.results.reviewed_edits import ReviewedJob, load_reviews
+from gateway.results.reviewed_edits import ReviewedJob
 from gateway.results.screening import PairScores, ScreeningColumns
 from gateway.results.second_scorer import SecondColumns
 from gateway.results.segmentation import SegmentedColumns, SegmentedRows

@@ -29,12 +29,12 @@ from gateway.analysis.calibration import (
     half_width,
     separation,
 )
+from gateway.feedback.calibration import CheckedEdit, label_kept, scored_images, signal_sample
 from gateway.jobs.checks_off import checks_off
 from gateway.jobs.choices import method_defaults
 from gateway.methods import read_method
 from gateway.methods.checks import effective_thresholds, with_label_rank
 from gateway.methods.inverted import SweepParameters
-from gateway.reviews.calibration import CheckedEdit, label_kept, scored_images, signal_sample
 from research.calibrate.edits import toml, with_thresholds
 from research.judges.label import Label, shipped_labels
 from research.judges.labelled import LabelledEdit, judged_sample, labelled_edits
