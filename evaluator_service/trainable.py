@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 from transformers import AutoImageProcessor, AutoModelForImageClassification, AutoModelForSemanticSegmentation
@@ -24,11 +23,12 @@ from evaluator_service.models_under_test.preprocessing import processors
 from evaluator_service.models_under_test.segmentation import label_map
 from shared.chunks import chunks
 from shared.images import Pixels
-from shared.label_maps import class_indices, confusion, pack_counts
+from shared.label_maps import class_indices, confusion, named_overlaps, pack_counts
 from shared.problems import InvalidInput
 from shared.schemas.base import Kind
 from shared.schemas.models import DESCRIPTION_NAME, ONNX_NAME, ModelDescription, read_description
 from shared.schemas.repairs import Judgement
+from shared.scores import with_mean
 from shared.weights import Weights
 
 JUDGED_AT_ONCE = 32
@@ -130,19 +130,15 @@ class TrainableClassifier(Trainable):
 
     @torch.inference_mode()
     def judge(self, openers: Sequence[Opener]) -> Judgement:
-        """Whether the true class is the most probable one, and its probability."""
+        """Whether the true class is the most probable one."""
         self.model.eval()
-        rows: list[NDArray[np.float64]] = []
-        truth: list[int] = []
+        scores = []
         for examples in _opened_chunks(openers):
             log_probabilities = self._log_probabilities(self._logits([example.image for example in examples]))
-            rows.append(log_probabilities.exp().double().cpu().numpy())
-            truth += [self._index[example.label] for example in examples]
-        probabilities = np.concatenate(rows)
-        return Judgement(
-            correct=(probabilities.argmax(1) == truth).tolist(),
-            p_truth=[round(float(row[index]), 6) for row, index in zip(probabilities, truth, strict=True)],
-        )
+            predicted = log_probabilities.argmax(1).tolist()
+            for example, place in zip(examples, predicted, strict=True):
+                scores.append({example.label: float(place == self._index[example.label])})
+        return Judgement(scores=scores)
 
 
 class TrainableSegmenter(Trainable):
@@ -174,16 +170,18 @@ class TrainableSegmenter(Trainable):
 
     @torch.inference_mode()
     def judge(self, openers: Sequence[Opener]) -> Judgement:
-        """Confusion of each image's pixels, at its own size."""
+        """IoU of each class of an image, and confusion of its pixels, at its own size."""
         self.model.eval()
-        columns, counts = self._outputs.index_map(), []
+        columns, counts, scores = self._outputs.index_map(), [], []
         for examples in _opened_chunks(openers):
             logits = self._logits([example.image for example in examples]).float()
             for example, rows in zip(examples, logits, strict=True):
                 mask = _mask(example)
                 predicted = self._places[label_map(rows, mask.shape, columns)]
-                counts.append(pack_counts(confusion(mask, predicted, len(self._classes))))
-        return Judgement(confusion=counts)
+                of_image = confusion(mask, predicted, len(self._classes))
+                counts.append(pack_counts(of_image))
+                scores.append(with_mean(named_overlaps(of_image, self._classes)))
+        return Judgement(scores=scores, confusion=counts)
 
 
 TRAINABLES: Mapping[Kind, type[Trainable]] = {

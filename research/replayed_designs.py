@@ -26,7 +26,8 @@ from gateway.analysis.effects import Floats, differences
 from gateway.analysis.limits import BEYOND
 from gateway.database.sessions import open_engine, open_sessions, reading
 from gateway.database.tables import Job
-from gateway.results.classification import ModelRows, load_rows
+from gateway.results.job_rows import load_rows
+from gateway.results.rows import ModelRows
 from research.simulated_designs import ACCURACY, COUNTED, adaptive_job, even_job, fixed_job
 from research.system.packed import read_text
 from research.yardstick.formats import Answer, AnswerKey, FoundCell, KnownModel
@@ -110,8 +111,8 @@ def latest_rows(session: Session, images: int | None = None) -> dict[str, ModelR
 def replayed_model(model: str, rows: ModelRows, pool: int, edits: int) -> ReplayedModel:
     """The populations of a model, at the places where a pair counts."""
     pairs, rendered = {}, {}
-    for cell, members in rows.outcomes.cells.items():
-        measured = differences(rows.outcomes, members)
+    for cell, members in rows.scores.cells.items():
+        measured = differences(rows.scores, members)
         if cell.direction == "to" and len(measured.correct):
             pairs[_name(cell)] = measured.correct
             rendered[_name(cell)] = max(len(measured.correct), len(rows.screened[cell].accepted))

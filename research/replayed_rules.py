@@ -27,8 +27,8 @@ from gateway.analysis.effects import Differences, Estimand, differences
 from gateway.analysis.findings import assess
 from gateway.analysis.limits import BEYOND, FALSE_DISCOVERY_RATE, LEAST_SOURCES
 from gateway.database.sessions import open_engine, open_sessions, reading
-from gateway.results.classification import ModelRows
 from gateway.results.estimands import counted_cells
+from gateway.results.rows import ModelRows
 from research.replayed_designs import ANSWER, KEY, independent_pairs, latest_rows
 from research.system.packed import read_text
 from research.yardstick.contrafact import found_cell
@@ -41,8 +41,7 @@ from shared.seeds import derive_seed
 
 def earlier_findings(model: str, rows: ModelRows, estimand: Estimand) -> Iterator[FoundCell]:
     """The cells of a model by the earlier test, on the counterfactuals that the estimand takes."""
-    outcomes = rows.outcomes
-    cells = {cell: differences(outcomes, members, estimand) for cell, members in outcomes.cells.items()}
+    cells = {cell: differences(rows.scores, members, estimand) for cell, members in rows.scores.cells.items()}
     cells = {cell: pairs for cell, pairs in cells.items() if pairs.counterfactuals}
     q_values = _q_values(model, cells)
     for cell, pairs in cells.items():
@@ -71,8 +70,7 @@ def _q_values(model: str, cells: Mapping[Cell, Differences]) -> dict[Cell, float
 
 def todays_findings(model: str, rows: ModelRows) -> Iterator[FoundCell]:
     """The cells of a model by today's rules."""
-    outcomes = rows.outcomes
-    cells = counted_cells(outcomes.cells, lambda members, estimand="pairs": differences(outcomes, members, estimand))
+    cells = counted_cells(rows.scores.cells, partial(differences, rows.scores))
     yield from (found_cell(model, effect) for effect in assess(cells, derive_seed(model)))
 
 

@@ -85,7 +85,7 @@ def one_run(setting: Setting, seed: int) -> tuple[list[IntervalOutcome], Discove
         for effect in effects
         if effect.interval is not None
     ]
-    figures = paper_metrics(outcomes, Originals(outcomes.original.rank, outcomes.cluster), seed)
+    figures = paper_metrics(outcomes, Originals(outcomes.ranks.original.rank, outcomes.cluster), seed)
     wrong = 1 - setting.rate + setting.drop / (len(CLASSES) * len(VALUES))
     for name, rate, truth in (
         ("rate over counterfactuals", figures.error_rate, wrong),

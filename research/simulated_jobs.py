@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.analysis.effects import Outcomes, Predictions
+from gateway.analysis.effects import Outcomes, Predictions, Ranks
 from shared.schemas.effects import Cell
 
 CLASSES = ("bus", "car")
@@ -73,13 +73,12 @@ def job(setting: Setting, random: np.random.Generator) -> Outcomes:
     right = _right(aimed, shared_errors[source], setting.correlation, random)
     accepted = random.random(len(source)) < setting.accepted
     source = source[accepted]
-    return Outcomes(
+    original, counterfactual = _predictions(np.ones(len(source), bool)), _predictions(right[accepted])
+    return Outcomes.of(
+        Ranks(original, _predictions(null[source]), counterfactual),
         source=source,
         ordinal=np.arange(len(source)),
         null_arm=source,
-        original=_predictions(np.ones(len(source), bool)),
-        null=_predictions(null[source]),
-        counterfactual=_predictions(right[accepted]),
         cells=_cells(bus[accepted], value[accepted]),
     )
 

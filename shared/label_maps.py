@@ -51,3 +51,22 @@ def unpack_counts(flat: Sequence[int], classes: int) -> Counts:
     rows, columns, pixels = np.asarray(flat, np.int64).reshape(-1, 3).T
     counts[rows, columns] = pixels
     return counts
+
+
+def overlaps(counts: Counts) -> NDArray[np.float64]:
+    """IoU of each class, TP / (TP + FP + FN), in 0 … 1; NaN for a class in neither reference nor prediction."""
+    hits, union = hits_and_union(counts)
+    return np.asarray(np.divide(hits, union, out=np.full(len(hits), np.nan), where=union > 0))
+
+
+def hits_and_union(counts: Counts) -> Counts:
+    """Pixels of each class (2 × classes): in both reference and prediction; in at least one of them."""
+    hits = np.diagonal(counts)
+    return np.stack([hits, counts.sum(axis=1) + counts[:, :-1].sum(axis=0) - hits])
+
+
+def named_overlaps(counts: Counts, classes: Sequence[str]) -> dict[str, float]:
+    """IoU by name of the classes in the reference of one image."""
+    in_reference = counts.sum(axis=1) > 0
+    values = overlaps(counts)
+    return {name: float(values[index]) for index, name in enumerate(classes) if in_reference[index]}

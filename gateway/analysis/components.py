@@ -42,7 +42,7 @@ def nested_differences(outcomes: Outcomes) -> Nested | None:
     for number, (name, rows) in enumerate(outcomes.cells.items(), start=1):
         if name.direction == "to":
             cell[rows] = number
-    difference = outcomes.counterfactual.correct.astype(float) - outcomes.reference("pairs").correct
+    difference = outcomes.counterfactual - outcomes.reference("pairs")
     edit = np.arange(len(cell)) if outcomes.edit is None else outcomes.edit
     cells = np.unique(cell[pairs], return_inverse=True)[1]
     return Nested(difference[pairs], cells, outcomes.cluster[pairs], edit[pairs])

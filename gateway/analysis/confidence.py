@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gateway.analysis.effects import Outcomes, Predictions
+from gateway.analysis.effects import Outcomes, Predictions, Ranks
 
 NO_CLASS = -1  # the number of the predicted class
 NO_RANK = 2**31  # beyond every k of acc@k
@@ -23,12 +23,21 @@ def at_confidence(outcomes: Outcomes, threshold: float) -> Outcomes:
     """
     if threshold <= 0:
         return outcomes
-    return replace(
-        outcomes,
-        original=_confident(outcomes.original, threshold),
-        null=_confident(outcomes.null, threshold),
-        counterfactual=_confident(outcomes.counterfactual, threshold),
-        sham=None if outcomes.sham is None else _confident(outcomes.sham, threshold),
+    ranks = outcomes.ranks
+    return Outcomes.of(
+        Ranks(
+            _confident(ranks.original, threshold),
+            _confident(ranks.null, threshold),
+            _confident(ranks.counterfactual, threshold),
+            None if ranks.sham is None else _confident(ranks.sham, threshold),
+        ),
+        source=outcomes.source,
+        ordinal=outcomes.ordinal,
+        null_arm=outcomes.null_arm,
+        cells=outcomes.cells,
+        group=outcomes.group,
+        counting=outcomes.counting,
+        edit=outcomes.edit,
     )
 
 

@@ -36,11 +36,11 @@ def confusion(outcomes: Outcomes, label: Integers, predicted_as: Integers, k: in
     sources = rows[np.unique(outcomes.source[rows], return_index=True)[1]]
     arms = rows[np.unique(outcomes.null_arm[rows], return_index=True)[1]]
     return Confusion(
-        _counts(outcomes.original, sources, label, predicted_as, (k, m)),
-        _counts(outcomes.null, arms, label, predicted_as, (k, m)),
-        _counts(outcomes.counterfactual, rows, label, predicted_as, (k, m)),
-        _counts(outcomes.original, rows, label, predicted_as, (k, m)),
-        _counts(outcomes.null, rows, label, predicted_as, (k, m)),
+        _counts(outcomes.ranks.original, sources, label, predicted_as, (k, m)),
+        _counts(outcomes.ranks.null, arms, label, predicted_as, (k, m)),
+        _counts(outcomes.ranks.counterfactual, rows, label, predicted_as, (k, m)),
+        _counts(outcomes.ranks.original, rows, label, predicted_as, (k, m)),
+        _counts(outcomes.ranks.null, rows, label, predicted_as, (k, m)),
     )
 
 

@@ -99,41 +99,18 @@ class Originals(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcomes(Grouped, Arms[Predictions]):
-    """One model's predictions for the accepted counterfactuals of one method: one row each (n rows).
-
-    `null` is the row's own null arm, or its original where the method has none; `source` numbers source images from 0,
-    `group` the groups that they belong to (None: each is its own), such as the frames of a sequence;
-    `ordinal` orders the counterfactuals of a source; `null_arm` numbers null arms, since siblings may share one.
-    `cells` names the rows of each cell; a counterfactual with several changes is in several cells. Without ground
-    truth the truth is the class predicted on the original. `sham` are the predictions for sham arms (None: none), and
-    `counting` says which rows each estimand takes (None: all). `edit` numbers edits: seeds of one edit share a number
-    (None: each row is an edit).
-    """
-
-    source: Integers
-    ordinal: Integers
-    null_arm: Integers
-    original: Predictions
-    null: Predictions
-    counterfactual: Predictions
-    cells: Mapping[Cell, Integers]
-    group: Integers | None = None
-    sham: Predictions | None = None
-    counting: Counting | None = None
-    edit: Integers | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Scores(Grouped, Arms[Floats]):
-    """A model's scores on the accepted counterfactuals of one method, in 0 … 1.
+    """A model's scores on the accepted counterfactuals of one method, in 0 … 1, whatever the kind of task.
 
-    `source`, `group`, `ordinal` and `original` describe m counterfactuals: source image, its group (None: each image is
-    its own group), order within the source image, and score of the source image. The n rows (`null`, `counterfactual`)
-    score a whole counterfactual, or a class in it: `image` is its place among the m. Of classifiers a score is 1 where
-    they are right and 0 elsewhere, a row for each counterfactual; of segmenters it is an IoU, a row for each class of
-    the reference and one for their mean. `whole` and `cells` name rows. `sham` (of the n rows) and `counting` (of the
-    m) are as in `Outcomes`.
+    `source`, `group`, `ordinal` and `original` describe m counterfactuals: source image, numbered from 0, its group
+    (None: each image is its own), such as the frames of a sequence, order within the source image, and score of the
+    source image. The n rows (`null`, `counterfactual`) score a label of a counterfactual: `image` is its place among
+    the m. A score is 1 where a classifier is right and 0 elsewhere, an IoU, or a recall. Kinds with several labels in
+    an image have a row for each label of the reference and one for their mean. `null` is the counterfactual's own null
+    arm, or its original where the method has none. `whole` names the rows of whole images, `cells` those of each cell;
+    a counterfactual with several changes is in several cells. Without ground truth the reference is the prediction for
+    the original. `sham` (of the n rows) are the scores of sham arms (None: none), and `counting` (of the m) says which
+    counterfactuals each estimand takes (None: all).
     """
 
     source: Integers
@@ -151,6 +128,77 @@ class Scores(Grouped, Arms[Floats]):
     def rows_in(self, rows: Integers, estimand: Estimand = "pairs") -> Integers:
         """Those of the rows that an estimand takes."""
         return rows if self.counting is None else rows[self.counting.of(estimand)[self.image[rows]]]
+
+    def p_truth_differences(self, rows: Integers, estimand: Estimand) -> Floats:
+        """By row the probability of the truth less that on the reference arm, −1 … 1; NaN where there is none."""
+        return np.full(len(rows), np.nan)
+
+    def accuracy(self, scores: Floats) -> float | None:
+        """How often the model is right, 0 … 1, by some of these scores; None if scores are not right or wrong."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks(Arms[Predictions]):
+    """A classifier's predictions for the images of m counterfactuals, and for their arms."""
+
+    original: Predictions
+    null: Predictions
+    counterfactual: Predictions
+    sham: Predictions | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcomes(Scores):
+    """A classifier's scores, one for each of m counterfactuals, with the predictions behind them (`ranks`).
+
+    `null_arm` numbers null arms, since siblings may share one. `edit` numbers edits: seeds of one edit share a number
+    (None: each counterfactual is an edit).
+    """
+
+    ranks: Ranks
+    null_arm: Integers
+    edit: Integers | None = None
+
+    @classmethod
+    def of(
+        cls,
+        ranks: Ranks,
+        *,
+        source: Integers,
+        ordinal: Integers,
+        null_arm: Integers,
+        cells: Mapping[Cell, Integers],
+        group: Integers | None = None,
+        counting: Counting | None = None,
+        edit: Integers | None = None,
+    ) -> Outcomes:
+        """The scores of predictions: 1 where the true class has rank 1."""
+        every = np.arange(len(source))
+        return cls(
+            source=source,
+            ordinal=ordinal,
+            original=ranks.original.correct.astype(float),
+            image=every,
+            null=ranks.null.correct.astype(float),
+            counterfactual=ranks.counterfactual.correct.astype(float),
+            whole=every,
+            cells=cells,
+            group=group,
+            sham=None if ranks.sham is None else ranks.sham.correct.astype(float),
+            counting=counting,
+            ranks=ranks,
+            null_arm=null_arm,
+            edit=edit,
+        )
+
+    def p_truth_differences(self, rows: Integers, estimand: Estimand) -> Floats:
+        """As in `Scores`."""
+        return self.ranks.counterfactual.p_truth[rows] - self.ranks.reference(estimand).p_truth[rows]
+
+    def accuracy(self, scores: Floats) -> float | None:
+        """As in `Scores`; None without scores."""
+        return float(scores.mean()) if len(scores) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,20 +255,17 @@ class Units(NamedTuple):
         return np.bincount(self.group_of_source, self.rows_of_source, len(self.group)).astype(np.int64)
 
 
-def differences(outcomes: Outcomes, rows: Integers, estimand: Estimand = "pairs") -> Differences:
-    """Per-group differences of those counterfactuals at `rows` that the estimand takes."""
-    if outcomes.counting is not None:
-        rows = rows[outcomes.counting.of(estimand)[rows]]
-    reference = outcomes.reference(estimand)
-    units = Units.of(outcomes.source[rows], outcomes.cluster[rows])
-    correct = outcomes.counterfactual.correct[rows].astype(float) - reference.correct[rows]
-    p_truth = outcomes.counterfactual.p_truth[rows] - reference.p_truth[rows]
+def differences(scores: Scores, rows: Integers, estimand: Estimand = "pairs") -> Differences:
+    """Per-group differences of those of `rows` that the estimand takes."""
+    rows = scores.rows_in(rows, estimand)
+    image, reference = scores.image[rows], scores.reference(estimand)[rows]
+    units = Units.of(scores.source[image], scores.cluster[image])
     return Differences(
         units.group,
-        units.means(correct),
-        units.means(p_truth),
+        units.means(scores.counterfactual[rows] - reference),
+        units.means(scores.p_truth_differences(rows, estimand)),
         len(rows),
         units.sources,
-        float(reference.correct[rows].mean()) if len(rows) else None,
+        scores.accuracy(reference),
         units.rows_of_group,
     )

@@ -44,9 +44,9 @@ def failure_points(outcomes: Outcomes) -> list[FailurePoints]:
 def _points(corruption: str, rows: list[tuple[int, Integers]], outcomes: Outcomes) -> FailurePoints:
     members = np.concatenate([rows for _, rows in rows])
     severity = np.concatenate([np.full(len(rows), severity) for severity, rows in rows])
-    correct = outcomes.null.correct[members]
+    correct = outcomes.ranks.null.correct[members]
     members, severity = members[correct], severity[correct]
-    flipped = outcomes.counterfactual.predicted[members] != outcomes.null.predicted[members]
+    flipped = outcomes.ranks.counterfactual.predicted[members] != outcomes.ranks.null.predicted[members]
     sources, index = np.unique(outcomes.source[members], return_inverse=True)
     first = np.full(len(sources), NEVER)
     np.minimum.at(first, index[flipped], severity[flipped])

@@ -16,12 +16,13 @@ ACCURACIES = (1, 5)
 
 def paper_metrics(outcomes: Outcomes, originals: Originals, seed: int) -> PaperMetrics:
     """All metrics of one model under test and method. `originals`: all source images; `seed`: for intervals."""
-    wrong, wrong_null = ~outcomes.counterfactual.correct, ~outcomes.null.correct
+    ranks = outcomes.ranks
+    wrong, wrong_null = ~ranks.counterfactual.correct, ~ranks.null.correct
     nulls = _once(outcomes.null_arm)
-    flipped = outcomes.counterfactual.predicted != outcomes.original.predicted
-    flipped_null = outcomes.null.predicted != outcomes.original.predicted
-    change = outcomes.counterfactual.p_truth - outcomes.original.p_truth
-    change_null = (outcomes.null.p_truth - outcomes.original.p_truth)[nulls]
+    flipped = ranks.counterfactual.predicted != ranks.original.predicted
+    flipped_null = ranks.null.predicted != ranks.original.predicted
+    change = ranks.counterfactual.p_truth - ranks.original.p_truth
+    change_null = (ranks.null.p_truth - ranks.original.p_truth)[nulls]
     return PaperMetrics(
         accuracy=[accuracy(outcomes, originals, k) for k in ACCURACIES],
         error_rate=clustered_rate(wrong, outcomes.cluster),
@@ -43,7 +44,7 @@ def accuracy(outcomes: Outcomes, originals: Originals, k: int) -> Accuracy:
     its own original.
     """
     original, null, counterfactual = (
-        images.rank <= k for images in (outcomes.original, outcomes.null, outcomes.counterfactual)
+        images.rank <= k for images in (outcomes.ranks.original, outcomes.ranks.null, outcomes.ranks.counterfactual)
     )
     firsts, nulls = _once(outcomes.source), _once(outcomes.null_arm)
     of_all = clustered_rate(originals.rank <= k, originals.group)
@@ -65,12 +66,12 @@ def probability_changes(outcomes: Outcomes, seed: int) -> list[ProbabilityChange
 
     Edits that change several factors at once, and those with an unknown probability, do not count.
     """
-    factors = sorted({cell.factor for cell in outcomes.cells})
+    ranks, factors = outcomes.ranks, sorted({cell.factor for cell in outcomes.cells})
     changed = np.zeros((len(factors), len(outcomes.source)), bool)
     for cell, rows in outcomes.cells.items():
         changed[factors.index(cell.factor), rows] = True
     change, change_null = (
-        np.abs(images.p_truth - outcomes.original.p_truth) for images in (outcomes.counterfactual, outcomes.null)
+        np.abs(images.p_truth - ranks.original.p_truth) for images in (ranks.counterfactual, ranks.null)
     )
     single = (changed.sum(axis=0) == 1) & ~np.isnan(change) & ~np.isnan(change_null)
     changes = []
@@ -108,10 +109,10 @@ def all_or_none(outcomes: Outcomes, k: int | None = None) -> AllOrNone | None:
         if not sizes:
             return None
         k = sizes[-1]
-    correct = outcomes.original.correct[order][first]
+    correct = outcomes.ranks.original.correct[order][first]
     starts = first[(counts >= k) & correct]
     group = outcomes.cluster[order][starts]
-    failures = (~outcomes.counterfactual.correct[order])[starts[:, None] + np.arange(k)].sum(axis=1)
+    failures = (~outcomes.ranks.counterfactual.correct[order])[starts[:, None] + np.arange(k)].sum(axis=1)
     return AllOrNone(k=k, all_fail=clustered_rate(failures == k, group), none_fail=clustered_rate(failures == 0, group))
 
 

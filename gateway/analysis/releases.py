@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.stats import false_discovery_control
 
 from gateway.analysis.certainty import LEVEL, cluster_interval, mean_interval, p_beyond
-from gateway.analysis.effects import Floats, Grouped, Integers, Outcomes, Scores, Units
+from gateway.analysis.effects import Floats, Grouped, Integers, Scores, Units
 from gateway.analysis.limits import FALSE_DISCOVERY_RATE, LEAST_SOURCES
 from shared.schemas.effects import Cell, Metric
 from shared.schemas.estimates import Interval
@@ -41,24 +41,6 @@ class Pairs(Grouped):
     def differences(self) -> Floats:
         """Per group, the mean of `score` − `baseline`, in −1 … 1."""
         return Units.of(self.source, self.cluster).means(self.score.astype(float) - self.baseline)
-
-
-def scores_of(outcomes: Outcomes) -> Scores:
-    """A classifier's outcomes as scores: 1 where it is right."""
-    rows = np.arange(len(outcomes.source))
-    return Scores(
-        source=outcomes.source,
-        ordinal=outcomes.ordinal,
-        original=outcomes.original.correct.astype(float),
-        image=rows,
-        null=outcomes.null.correct.astype(float),
-        sham=None if outcomes.sham is None else outcomes.sham.correct.astype(float),
-        counting=outcomes.counting,
-        counterfactual=outcomes.counterfactual.correct.astype(float),
-        whole=rows,
-        cells=outcomes.cells,
-        group=outcomes.group,
-    )
 
 
 def against_null_arms(release: Mapping[str, Scores], relation: Relation) -> dict[Place, Pairs]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -12,11 +11,10 @@ from scipy.stats import t
 from gateway.analysis.certainty import LEVEL
 from gateway.analysis.effects import Floats, Integers
 from gateway.analysis.limits import LEAST_SOURCES
+from shared.label_maps import hits_and_union, overlaps
 from shared.schemas.estimates import Interval
-from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.metrics import ConfusionMatrix, SegmentationScores
 
-DETECTION_IOU = 0.5  # a class with at least this IoU counts as detected
 LEAST_OF_POOLED_CLASS = 3  # groups with a class, from which the pooled interval covers (docs/measurements.md)
 _DIGITS = 12  # decimal digits of a deviation, so that rounding errors are no deviations
 
@@ -30,18 +28,6 @@ class PooledObstacle(NamedTuple):
     kind: Literal["few images", "rare class", "all alike"]
     groups: int
     rarest: int = 0
-
-
-def overlaps(counts: Integers) -> Floats:
-    """IoU of each class, TP / (TP + FP + FN), in 0 … 1; NaN for a class in neither reference nor prediction."""
-    hits, union = hits_and_union(counts)
-    return np.asarray(np.divide(hits, union, out=np.full(len(hits), np.nan), where=union > 0))
-
-
-def hits_and_union(counts: Integers) -> Integers:
-    """Pixels of each class (2 × classes): in both reference and prediction; in at least one of them."""
-    hits = np.diagonal(counts)
-    return np.stack([hits, counts.sum(axis=1) + counts[:, :-1].sum(axis=0) - hits])
 
 
 def class_pixels(counts: Integers) -> Integers:
@@ -91,29 +77,6 @@ def _deviations(groups: Integers) -> Floats:
     """The pooled difference without each group, less the mean of these."""
     without = _mean_overlap_differences(groups.sum(axis=0) - groups)
     return np.asarray((without - without.mean()).round(_DIGITS))
-
-
-def named_overlaps(counts: Integers, classes: Sequence[str]) -> dict[str, float]:
-    """IoU by name of the classes in the reference of one image."""
-    in_reference = counts.sum(axis=1) > 0
-    values = overlaps(counts)
-    return {name: float(values[index]) for index, name in enumerate(classes) if in_reference[index]}
-
-
-def image_overlap(by_class: Mapping[str, float]) -> float | None:
-    """The mean IoU of one image over the classes in its reference; None if there are none."""
-    return sum(by_class.values()) / len(by_class) if by_class else None
-
-
-def with_mean(by_class: Mapping[str, float]) -> dict[str, float]:
-    """IoU by class, and their mean under `ALL_CLASSES`; empty if there are none."""
-    mean = image_overlap(by_class)
-    return {} if mean is None else {**by_class, ALL_CLASSES: mean}
-
-
-def lost_classes(before: Mapping[str, float], after: Mapping[str, float]) -> list[str]:
-    """The classes that are detected before but not after."""
-    return [name for name, iou in before.items() if iou >= DETECTION_IOU > after.get(name, 0.0)]
 
 
 def scores(counts: Integers, images: int) -> SegmentationScores:

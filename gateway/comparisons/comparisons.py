@@ -22,6 +22,7 @@ from gateway.comparisons.sides import Side, Sides, choose_sides, load_sides, sco
 from gateway.comparisons.wording import difference_sentence
 from gateway.database.pagination import decode_cursor, encode_cursor
 from gateway.database.tables import Counterfactual
+from gateway.kinds import KINDS
 from gateway.results.views import counterfactual_views
 from shared.problems import InvalidInput
 from shared.schemas.comparisons import ComparedSide, ComparisonChoice, Disagreement, JobComparison
@@ -51,7 +52,7 @@ def compare(
     return JobComparison(
         this=_compared_side(sides.this, sources, len(whole.rows)),
         other=_compared_side(sides.other, sources, len(whole.other_rows)),
-        metric="iou" if sides.this.job.kind == "segmentation" else "accuracy",
+        metric=KINDS[sides.this.job.kind].metric,
         relation=paired.relation,
         pairing=sides.pairing,
         sources=len(matching.position),

@@ -9,10 +9,9 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from gateway.analysis.effects import Scores
-from gateway.analysis.releases import scores_of
 from gateway.database.tables import Job
 from gateway.jobs import jobs
-from gateway.results.classification import JobRows, load_rows
+from gateway.results.job_rows import JobRows, load_rows
 from gateway.results.rounds import rounds_of
 from gateway.results.stream import relation_of
 from shared.problems import Conflict, InvalidInput
@@ -119,6 +118,4 @@ def load_sides(session: Session, sides: Sides) -> tuple[JobRows, JobRows]:
 
 def scores_of_side(rows: JobRows, side: Side) -> Scores:
     """The scores of a side's model on the accepted counterfactuals of its method."""
-    if side.job.kind == "segmentation":
-        return rows.segmented[side.model, side.method].scores
-    return scores_of(rows.models[side.model, side.method].outcomes)
+    return rows.models[side.model, side.method].scores

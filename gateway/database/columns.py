@@ -36,9 +36,6 @@ class StoredChange(TypedDict):
     to_value: str
 
 
-StoredShare = TypedDict("StoredShare", {"class": str, "probability": float})
-
-
 class StoredMethod(TypedDict):
     """A `gateway.methods.JobMethod` in its row."""
 
@@ -191,13 +188,10 @@ class PredictionColumns(TypedDict):
     model: str
     predicted: str
     probability: float
-    ground_truth_probability: float | None
-    rank: int | None
     flipped: bool | None
-    top: list[StoredShare]
-    map_digest: str | None
-    overlaps: dict[str, float] | None
-    confusion: list[int] | None
+    scores: dict[str, float]
+    detail: JsonObject
+    image_digest: str | None
 
 
 class ServiceColumns(TypedDict):

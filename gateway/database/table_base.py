@@ -14,7 +14,6 @@ from gateway.database.columns import (
     MethodsColumn,
     SourceImageState,
     StoredChange,
-    StoredShare,
 )
 from gateway.database.sessions import UtcDateTime
 from gateway.methods import JobMethod
@@ -58,7 +57,6 @@ class Table(DeclarativeBase):
         list[str]: JSON_COLUMN,
         list[JobMethod]: MethodsColumn,
         list[StoredChange]: JSON_COLUMN,
-        list[StoredShare]: JSON_COLUMN,
         RepairProgress: ContractColumn(RepairProgress),
         RepairRequest: ContractColumn(RepairRequest),
         RepairResult: ContractColumn(RepairResult),
@@ -69,7 +67,6 @@ class Table(DeclarativeBase):
         JobState: String(16),
         Kind: String(16),
         ItemKind: String(16),
-        list[int]: JSON_COLUMN,
         SourceImageState: String(16),
         Stage: String(16),
         AnswerKind: String(16),

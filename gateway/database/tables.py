@@ -28,7 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.hybrid import hybrid_property
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
-from gateway.database.columns import SourceImageState, StoredChange, StoredShare, StoredSpec
+from gateway.database.columns import SourceImageState, StoredChange, StoredSpec
 from gateway.database.feature_tables import JobBackground as JobBackground
 from gateway.database.feature_tables import Repair as Repair
 from gateway.database.feature_tables import Suite as Suite
@@ -267,16 +267,9 @@ class Counterfactual(Table):
 class Prediction(Table):
     """The prediction of one model under test for an original (`counterfactual_id` is None) or a counterfactual.
 
-    `rank` is the ground truth's place (1 is first), None without ground truth or when the model does not know the
-    class; acc@k is `rank <= k`. `ground_truth_probability` is the true softmax value even outside `top`, which
-    holds the five most probable as {"class", "probability"}. `flipped` compares the predicted class with that of
-    the original; it is None on originals.
-
-    For a segmenter, `predicted` is the most frequent class, `probability` and `top` are shares of the pixels,
-    `map_digest` is its label map (indices of the job's `classes`), and `overlaps` holds the IoU of each class of the
-    reference: the mask, or in a job without masks the map of the original. `confusion` counts pixels by reference class
-    and predicted class (`shared.label_maps.pack_counts`). `flipped`: it misses a class that it detected on the
-    original.
+    `scores`, `detail` and `image_digest` are those of `gateway.kinds.Scored`: the scores by label of the truth (empty
+    without one, or if the model does not know it), what is the kind's own, and the picture of a prediction. `flipped`:
+    whether the prediction changed; None on originals, or if that is not known.
     """
 
     __tablename__ = "predictions"
@@ -291,13 +284,10 @@ class Prediction(Table):
     model: Mapped[str] = mapped_column(String(200))
     predicted: Mapped[str] = mapped_column(Text)
     probability: Mapped[float]
-    ground_truth_probability: Mapped[float | None]
-    rank: Mapped[int | None]
     flipped: Mapped[bool | None]
-    top: Mapped[list[StoredShare]]
-    map_digest: Mapped[str | None] = mapped_column(ForeignKey("images.digest"), index=True)
-    overlaps: Mapped[dict[str, float] | None]
-    confusion: Mapped[list[int] | None]
+    scores: Mapped[dict[str, float]] = mapped_column(default=dict)
+    detail: Mapped[JsonObject] = mapped_column(default=dict)
+    image_digest: Mapped[str | None] = mapped_column(ForeignKey("images.digest"), index=True)
 
 
 class RecordedCall(Table):

@@ -20,6 +20,7 @@ from gateway.database.tables import Counterfactual, Image, Job, Prediction, Sour
 from gateway.results.filters import Filters, Verdict, conditions, has_class
 from gateway.results.pairing import Triple, load_triples
 from gateway.results.provenance import digital_source_of
+from gateway.results.views import truth_in
 from shared.problems import NotFound
 from shared.schemas.exports import ARMS, Arm, ExportedImage, ExportedPrediction
 from shared.schemas.result_rows import ChangeView
@@ -98,7 +99,7 @@ def _records(session: Session, page: Sequence[_SourceImages], arms: set[Arm]) ->
         image.digest: (image.width, image.height)
         for image in session.scalars(select(Image).where(Image.digest.in_(digests)))
     }
-    predictions = _predictions(session, [entry.source.id for entry in page])
+    predictions = _predictions(session, [entry.source for entry in page])
     records = []
     for source, rows, null_ids in page:
         if "original" in arms:
@@ -173,18 +174,20 @@ def _digest(lineage: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(lineage, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
-def _predictions(session: Session, sources: Sequence[str]) -> dict[str, list[ExportedPrediction]]:
+def _predictions(session: Session, sources: Sequence[SourceImage]) -> dict[str, list[ExportedPrediction]]:
     """The predictions by image id, in the order of the models' names."""
-    rows = select(Prediction).where(Prediction.source_image_id.in_(sources)).order_by(Prediction.model)
+    labelled = {source.id: source.ground_truth is not None for source in sources}
+    rows = select(Prediction).where(Prediction.source_image_id.in_(labelled)).order_by(Prediction.model)
     predictions: dict[str, list[ExportedPrediction]] = defaultdict(list)
     for row in session.scalars(rows):
+        probability, rank = truth_in(row, labelled[row.source_image_id])
         predictions[row.counterfactual_id or row.source_image_id].append(
             ExportedPrediction(
                 model=row.model,
                 predicted=row.predicted,
                 probability=row.probability,
-                ground_truth_probability=row.ground_truth_probability,
-                rank=row.rank,
+                ground_truth_probability=probability,
+                rank=rank,
                 flipped=row.flipped,
             )
         )

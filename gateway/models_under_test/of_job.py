@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from gateway.database.tables import Job, ModelUnderTest
+from shared.endpoints import Endpoint
 from shared.problems import NotFound
 from shared.schemas.base import ImagePayload
-from shared.schemas.evaluation import PredictRequest, SegmentRequest, UploadedModel
+from shared.schemas.evaluation import ModelRequest, UploadedModel
 from shared.storage import model_key
+
+Request = TypeVar("Request", bound=ModelRequest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +27,11 @@ class TestedModel:
     digest: str | None = None
     key: str | None = None
 
-    def request(self, images: list[ImagePayload], link: Callable[[str], str]) -> PredictRequest:
-        """The evaluator's request for classification. Raises NotFound for a deleted model."""
-        return PredictRequest(model=self.digest or self.name, images=images, upload=self._upload(link))
-
-    def segment_request(self, images: list[ImagePayload], link: Callable[[str], str]) -> SegmentRequest:
-        """The evaluator's request for segmentation. Raises NotFound for a deleted model."""
-        return SegmentRequest(model=self.digest or self.name, images=images, upload=self._upload(link))
+    def request(
+        self, endpoint: Endpoint[Request, Any], images: list[ImagePayload], link: Callable[[str], str]
+    ) -> Request:
+        """A request to an endpoint of the evaluator. Raises NotFound for a deleted model."""
+        return endpoint.request(model=self.digest or self.name, images=images, upload=self._upload(link))
 
     def _upload(self, link: Callable[[str], str]) -> UploadedModel | None:
         if self.digest is None:

@@ -15,7 +15,8 @@ from gateway.analysis.certainty import LEVEL, cluster_interval, clustered_rate, 
 from gateway.analysis.effects import Floats, Integers
 from gateway.analysis.limits import LEAST_SOURCES
 from gateway.analysis.releases import Pairs
-from gateway.analysis.segmentation import named_overlaps, scores, with_mean
+from gateway.analysis.segmentation import scores
+from gateway.kinds import KINDS
 from shared.label_maps import unpack_counts
 from shared.schemas.effects import Metric
 from shared.schemas.estimates import MeanOverlap, Rate
@@ -35,6 +36,7 @@ from shared.schemas.repairs import (
     TrainedArm,
     WonBack,
 )
+from shared.scores import whole
 from shared.seeds import derive_seed
 from shared.wording import points
 
@@ -113,25 +115,15 @@ def _measure(order: RepairOrder, outcome: RepairOutcome) -> _Measured:
     sources = [("", example.source) for example in order.judged]
     groups = [(example.group or "", "" if example.group else example.source) for example in order.judged]
     size = len(order.classes)
-    counts = {arm: [unpack_counts(flat, size) for flat in outcome.judgements[arm].confusion] for arm in ARMS}
-    by_class: dict[Arm, list[dict[str, float]]] = {
-        arm: [with_mean(named_overlaps(confusion, order.classes)) for confusion in counts[arm]]
-        or [
-            {example.label: float(right)}
-            for example, right in zip(order.judged, outcome.judgements[arm].correct, strict=True)
-        ]
-        for arm in ARMS
-    }
+    by_class = {arm: outcome.judgements[arm].scores for arm in ARMS}
     return _Measured(
-        metric="iou" if order.kind == "segmentation" else "accuracy",
+        metric=KINDS[order.kind].metric,
         classes=order.classes,
         source=_numbers(sources),
         group=_numbers(groups),
         by_class=by_class,
-        whole={
-            arm: np.array([list(scores_of_image.values())[-1] for scores_of_image in by_class[arm]]) for arm in ARMS
-        },
-        counts=counts,
+        whole={arm: np.array([whole(scores_of_image) for scores_of_image in by_class[arm]]) for arm in ARMS},
+        counts={arm: [unpack_counts(flat, size) for flat in outcome.judgements[arm].confusion] for arm in ARMS},
     )
 
 

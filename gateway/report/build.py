@@ -23,11 +23,11 @@ from gateway.report.page import report_page
 from gateway.report.pictures import select_pictures
 from gateway.report.review_order import ReviewList
 from gateway.results.class_colours import class_colours
-from gateway.results.classification import JobRows, load_rows
 from gateway.results.confirmation import with_confirmations
 from gateway.results.designs import design_results
 from gateway.results.doses import Shown, load_edit_shown, with_dose_curves, with_doses
 from gateway.results.follow_ups import load_follow_ups
+from gateway.results.job_rows import JobRows, load_rows
 from gateway.results.measure import measure
 from gateway.results.provenance import packets_of_job
 from gateway.results.rounds import rounds_of
@@ -140,7 +140,7 @@ def _choose_pictures(
     `review` collects its order from the same stream.
     """
     with reading(sessions) as session:
-        pictures = select_pictures(review.collect(stream_sources(session, rows.job.id, rows.relation)), results)
+        pictures = select_pictures(review.collect(stream_sources(session, rows.job.id)), results)
         counterfactuals = session.scalars(select(Counterfactual).where(Counterfactual.id.in_(pictures.ids))).all()
         order = {id: place for place, id in enumerate(pictures.ids)}
         views = sorted(counterfactual_views(session, counterfactuals), key=lambda view: order[view.id])

@@ -11,7 +11,7 @@ from heapq import nsmallest
 from itertools import islice
 from typing import NamedTuple
 
-from gateway.results.pairing import CounterfactualRow, PredictionRow, Triple, triples
+from gateway.results.pairing import CounterfactualRow, PredictionRow, Triple, labels, triples
 from gateway.results.stream import SourceRows, cells_of
 from shared.schemas.effects import Cell, CellEffect
 from shared.schemas.masks import ALL_CLASSES
@@ -53,7 +53,7 @@ def select_pictures(sources: Iterable[SourceRows], results: JobResults) -> Repor
     for rows in sources:
         edits = list(triples(rows.counterfactuals))
         counted = [triple for triple in edits if triple.edit.counted]
-        _update_best(rows, counted, results, best)
+        _update_best(rows, counted, best)
         if not best:
             predictions = rows.predictions_of(hero_model or "")
             heroes = nsmallest(1, [*heroes, *(_rank(triple, predictions, ALL_CLASSES) for triple in counted)])
@@ -98,14 +98,12 @@ def _least(effect: CellEffect) -> float:
 def _update_best(
     rows: SourceRows,
     counted: list[Triple[CounterfactualRow]],
-    results: JobResults,
     best: dict[_Finding, list[_Rank]],
 ) -> None:
     """Insert the counterfactuals of a source image into the best pictures of each finding."""
-    relation = results.results[0].relation if results.results else "labelled"
     for (model, method, cell), ranks in best.items():
         predictions = rows.predictions_of(model)
-        if cell.label not in rows.labels(predictions.get(rows.source.id), relation):
+        if cell.label not in labels(predictions.get(rows.source.id)):
             continue
         members = [
             triple for triple in counted if triple.edit.method == method and cell in cells_of(triple.edit, cell.label)
@@ -116,7 +114,7 @@ def _update_best(
 
 
 def _rank(triple: Triple[CounterfactualRow], predictions: Mapping[str, PredictionRow], label: str) -> _Rank:
-    """`label` is the class in question; only segmenters predict more than one for an image."""
+    """`label` is the class in question, of several in an image."""
     compared = triple.predictions(predictions)
     original, image, reference = compared.original, compared.counterfactual, compared.reference
     if original is None or image is None:
@@ -128,9 +126,9 @@ def _rank(triple: Triple[CounterfactualRow], predictions: Mapping[str, Predictio
 
 
 def _differs(original: PredictionRow, edited: PredictionRow, label: str) -> bool:
-    if original.overlaps is None:
-        return edited.predicted != original.predicted
-    return original.holds(label) != edited.holds(label)
+    if ALL_CLASSES in original.scores:  # of several labels only the one in question matters
+        return original.holds(label) != edited.holds(label)
+    return edited.predicted != original.predicted
 
 
 def _round_robin(groups: Iterable[list[str]], limit: int) -> list[str]:

@@ -14,7 +14,7 @@ from itertools import chain, zip_longest
 
 from gateway.analysis.priority import Failure, Fault, evidence, review_order
 from gateway.results.cells import with_cells
-from gateway.results.pairing import CounterfactualRow, PredictionRow, change, triples
+from gateway.results.pairing import CounterfactualRow, PredictionRow, change, labels, triples
 from gateway.results.stream import SourceRows, cells_of
 from gateway.results.wording import with_reviews
 from shared.schemas.effects import CellEffect
@@ -60,7 +60,6 @@ class ReviewList:
             for effect in figures.findings
         }
         self._models = list(dict.fromkeys(figures.model for figures in results.results))
-        self._relation = results.results[0].relation if results.results else "labelled"
         self._evidence = {
             Fault(figures.model, figures.method, effect.cell): weight
             for figures in results.results
@@ -108,7 +107,7 @@ class ReviewList:
                 compared = triple.predictions(predictions)
                 if not triple.edit.counted:
                     continue
-                for label in rows.labels(compared.original, self._relation):
+                for label in labels(compared.original):
                     sign = change(compared, label)
                     for cell in dict.fromkeys(cells_of(triple.edit, label)):
                         changed = self._changed.get(Fault(model, triple.edit.method, cell))
@@ -128,7 +127,7 @@ class ReviewList:
                 reference, image = compared.reference, compared.counterfactual
                 if reference is None or image is None:
                     continue
-                for label in rows.labels(compared.original, self._relation):
+                for label in labels(compared.original):
                     if reference.holds(label) and not image.holds(label):
                         faults += self._faults(model, edit, label)
                         loss = max(loss, _loss(reference, image, label))

@@ -11,12 +11,12 @@ from markupsafe import Markup, escape
 
 from gateway.analysis.limits import LEAST_SOURCES
 from gateway.analysis.own_images import LEAST_MARKED
-from gateway.analysis.segmentation import lost_classes
 from gateway.methods import METHODS, NULL_ARM
 from gateway.results.wording import chosen_by, weakness_in_words
 from shared.schemas.effects import Cell, CellEffect
 from shared.schemas.estimates import Rate, VarianceComponents
 from shared.schemas.result_rows import ChangeView, ModelOpinion, PredictionView
+from shared.scores import lost_labels
 from shared.verdicts import any_testable, lowest_effect_sentence, not_settled_sentence, open_cells_sentence, verdict_of
 from shared.wording import (
     NO_FINDING,
@@ -174,7 +174,7 @@ def describe_lost_classes(opinion: ModelOpinion) -> str:
         for view in (opinion.original, opinion.counterfactual)
     )
     return ", ".join(
-        f"{name} {percent(before[name])} → {percent(after.get(name))}" for name in lost_classes(before, after)
+        f"{name} {percent(before[name])} → {percent(after.get(name))}" for name in lost_labels(before, after)
     )
 
 

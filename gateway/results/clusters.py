@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from gateway.analysis.clusters import Clusters, cluster_counts, first_half, form_clusters
-from gateway.analysis.effects import Floats, Integers, Outcomes, differences
+from gateway.analysis.effects import Floats, Integers, Scores, differences
 from gateway.analysis.findings import STANDINGS, assess
 from gateway.analysis.limits import BEYOND
-from gateway.results.classification import ModelRows
 from gateway.results.edit_phrases import PhrasePairs
+from gateway.results.rows import ModelRows
 from shared.schemas.effects import Cell, CellEffect
 from shared.schemas.estimates import EditCluster
 
@@ -22,7 +22,7 @@ _FACTOR = "cluster"  # in the cell that names a cluster in its test
 
 def is_large_enough(rows: ModelRows, seed: int) -> bool:
     """Whether some class has enough edits for clusters."""
-    label, group = rows.phrases.label, rows.outcomes.cluster
+    label, group = rows.phrases.label, rows.scores.cluster
     return bool(len(label)) and bool(cluster_counts(label, first_half(label, group, seed)))
 
 
@@ -35,13 +35,13 @@ def edit_clusters(rows: ModelRows, vectors: Mapping[str, Floats], seed: int) -> 
     chosen, edit_vectors = _vectors(rows.phrases.changes, rows.phrases.change, vectors, seed)
     if not len(chosen):
         return []
-    outcomes, label = rows.outcomes, rows.phrases.label[chosen]
-    clusters = form_clusters(edit_vectors, label, outcomes.cluster[chosen], seed)
+    scores, label = rows.scores, rows.phrases.label[chosen]
+    clusters = form_clusters(edit_vectors, label, scores.cluster[chosen], seed)
     screened, cells = {}, {}
     for number in range(clusters.number.max(initial=-1) + 1):
         first, second = (chosen[(clusters.number == number) & half] for half in (clusters.first, ~clusters.first))
-        screened[number] = _mean(outcomes, first)
-        confirming = differences(outcomes, second)
+        screened[number] = _mean(scores, first)
+        confirming = differences(scores, second)
         if abs(screened[number]) > BEYOND and len(confirming.correct):
             cells[_cell(rows, label, clusters, number)] = confirming
     effects = {effect.cell: effect for effect in assess(cells, seed)}
@@ -78,9 +78,9 @@ def _cell(rows: ModelRows, label: Integers, clusters: Clusters, number: int) -> 
     return Cell(label=name, factor=_FACTOR, value=str(number), direction="to")
 
 
-def _mean(outcomes: Outcomes, rows: Integers) -> float:
+def _mean(scores: Scores, rows: Integers) -> float:
     """The mean effect over groups; 0 without pairs that count."""
-    correct = differences(outcomes, rows).correct
+    correct = differences(scores, rows).correct
     return float(correct.mean()) if len(correct) else 0.0
 
 
@@ -94,7 +94,7 @@ def _row(
         label=rows.phrases.labels[rows.phrases.label[chosen[members[0]]]],
         phrases=list(dict.fromkeys(texts))[:PHRASES],
         edits=len(members),
-        sources=len(np.unique(rows.outcomes.source[chosen[members]])),
+        sources=len(np.unique(rows.scores.source[chosen[members]])),
         screened=screened,
         confirming_sources=0 if effect is None else effect.sources,
         delta_accuracy=None if effect is None else effect.delta_accuracy,

@@ -11,9 +11,10 @@ from gateway.analysis.confidence import NO_CLASS, at_confidence
 from gateway.analysis.confusion import Confusion, confusion, shares
 from gateway.analysis.effects import Integers, Outcomes, differences
 from gateway.analysis.findings import describe
-from gateway.results.classification import JobRows, ModelRows
 from gateway.results.estimands import counted_cells
+from gateway.results.job_rows import JobRows
 from gateway.results.rounds import cells_of_rounds
+from gateway.results.rows import ModelRows
 from shared.schemas.designs import RoundPlan
 from shared.schemas.metrics import ClassConfusion, ConfusionPairs
 from shared.schemas.results import ModelResults
@@ -22,13 +23,12 @@ from shared.seeds import derive_seed
 MOST_CLASSES = 40  # rows, and columns, of a matrix that is still legible
 
 
-def class_confusion(rows: ModelRows, outcomes: Outcomes | None = None) -> ClassConfusion | None:
+def class_confusion(rows: ModelRows, outcomes: Outcomes, *, has_none: bool = False) -> ClassConfusion | None:
     """The matrices of a model and method; None without pairs that count.
 
-    `outcomes`: those of `rows` at a threshold of confidence, which gives the matrices a column for "none".
+    `has_none`: the outcomes are those of `rows` at a threshold of confidence; the matrices have a column for "none".
     """
-    names, has_none = rows.phrases.labels, outcomes is not None
-    outcomes = outcomes or rows.outcomes
+    names = rows.phrases.labels
     pairs = _counted(outcomes)
     counts = np.bincount(rows.phrases.label[pairs], minlength=len(names))
     chosen = [place for place in np.argsort(-counts, kind="stable").tolist()[:MOST_CLASSES] if counts[place]]
@@ -68,7 +68,7 @@ def _most_predicted(outcomes: Outcomes, pairs: Integers, predicted: Sequence[str
 
     With `classes` they are at most `MOST_CLASSES`.
     """
-    arms = (outcomes.original, outcomes.null, outcomes.counterfactual)
+    arms = (outcomes.ranks.original, outcomes.ranks.null, outcomes.ranks.counterfactual)
     numbers = np.concatenate([arm.predicted[pairs] for arm in arms])
     counts = np.bincount(numbers[numbers != NO_CLASS], minlength=len(predicted))
     others = [name for number, name in enumerate(predicted) if counts[number] and name not in classes]
@@ -82,18 +82,20 @@ def _counted(outcomes: Outcomes) -> Integers:
 
 
 def at_threshold(figures: ModelResults, rows: JobRows, rounds: Sequence[RoundPlan], threshold: float) -> ModelResults:
-    """A classifier's figures if its predictions below this confidence count as none, in the order of the effects.
+    """A classifier's figures if its predictions below this confidence count as none, by effect; others as they are.
 
     They have 95 % intervals and no tests: a threshold that is moved until an effect shows would make its p-value wrong.
     """
     pair = rows.models[figures.model, figures.method]
-    outcomes = at_confidence(pair.outcomes, threshold)
+    if not isinstance(pair.scores, Outcomes):
+        return figures
+    outcomes = at_confidence(pair.scores, threshold)
     cells = cells_of_rounds(counted_cells(outcomes.cells, partial(differences, outcomes)), rounds)
     seed = derive_seed(rows.job.seed, "confidence", figures.method, figures.model)
     return figures.model_copy(
         update={
             "cells": describe(cells, seed),
-            "confusion": class_confusion(pair, outcomes),
+            "confusion": class_confusion(pair, outcomes, has_none=True),
             "metrics": None,
             "variance": None,
         }

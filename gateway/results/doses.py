@@ -11,17 +11,16 @@ from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
-from numpy.typing import NDArray
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from gateway.analysis.doses import dose_trend, interval_of, return_verdict, trend_verdict
-from gateway.analysis.effects import Floats, Integers, Outcomes, Units, differences
+from gateway.analysis.effects import Floats, Integers, Scores, Units, differences
 from gateway.analysis.failure_points import corruption_of
 from gateway.database.tables import Counterfactual, Job, SourceImage
 from gateway.methods.doses import DosesParameters, value_at_dose, value_undone
 from gateway.results.cells import value_side, with_cells
-from gateway.results.classification import JobRows
+from gateway.results.job_rows import JobRows
 from gateway.results.wording import dose_sentence
 from shared.schemas.corruptions import SEVERITIES
 from shared.schemas.doses import FULL_DOSE, DoseCurve, DosedParameter, DosePoint, Undone
@@ -67,16 +66,16 @@ def with_dose_curves(results: JobResults, rows: JobRows, shown: Shown) -> JobRes
         pair = rows.models.get((figures.model, figures.method))
         if pair is not None and figures.method in ("doses", "corruptions"):
             seed = derive_seed(results.made.analysis_seed, "doses", figures.model)
-            figures = _with_curves(figures, pair.outcomes, rows.job, shown, seed)
+            figures = _with_curves(figures, pair.scores, rows.job, shown, seed)
         models.append(figures)
     return results.model_copy(update={"results": models})
 
 
-def _with_curves(figures: ModelResults, outcomes: Outcomes, job: Job, shown: Shown, seed: int) -> ModelResults:
+def _with_curves(figures: ModelResults, scores: Scores, job: Job, shown: Shown, seed: int) -> ModelResults:
     cells = []
     for effect in figures.cells:
         doses = doses_of_cell(effect, figures.method, job)
-        curve = None if doses is None else curve_of(outcomes, doses, job.id, shown, seed)
+        curve = None if doses is None else curve_of(scores, doses, job.id, shown, seed)
         cells.append(effect if curve is None else with_curve(effect, curve))
     return figures.model_copy(update={"cells": cells})
 
@@ -114,14 +113,14 @@ def doses_of_cell(effect: CellEffect, method: str, job: Job) -> CellDoses | None
     )
 
 
-def curve_of(outcomes: Outcomes, doses: CellDoses, job: str, shown: Shown, seed: int) -> DoseCurve | None:
+def curve_of(scores: Scores, doses: CellDoses, job: str, shown: Shown, seed: int) -> DoseCurve | None:
     """The curve over those source images that count at every dose; None if there are none."""
-    by_dose = [_counts(outcomes, cell) for cell in doses.cells.values()]
-    common = _common_sources(outcomes, by_dose)
+    by_dose = [_counts(scores, cell) for cell in doses.cells.values()]
+    common = _common_sources(scores, by_dose)
     if not len(common):
         return None
     own_seed = derive_seed(seed, *next(iter(doses.cells.values())).model_dump().values())
-    at_doses = [differences(outcomes, _of_sources(outcomes, rows, common)) for rows in by_dose]
+    at_doses = [differences(scores, _of_sources(scores, rows, common)) for rows in by_dose]
     effects = np.stack([at.correct for at in at_doses], axis=1)
     trend, interval = dose_trend(effects, np.asarray([*doses.cells]), own_seed)
     points = [
@@ -147,19 +146,19 @@ def curve_of(outcomes: Outcomes, doses: CellDoses, job: str, shown: Shown, seed:
         trend=trend,
         trend_interval=interval,
         verdict=trend_verdict(interval, full.delta_accuracy),
-        undone=None if doses.undone is None else _undone(outcomes, doses, doses.undone, own_seed),
+        undone=None if doses.undone is None else _undone(scores, doses, doses.undone, own_seed),
     )
 
 
-def _undone(outcomes: Outcomes, doses: CellDoses, cell: Cell, seed: int) -> Undone | None:
+def _undone(scores: Scores, doses: CellDoses, cell: Cell, seed: int) -> Undone | None:
     """The edit undone, over the source images that count undone and at full dose; None if there are none."""
-    undone, full = _counts(outcomes, cell), _counts(outcomes, doses.cells[FULL_DOSE])
-    common = _common_sources(outcomes, [undone, full])
+    undone, full = _counts(scores, cell), _counts(scores, doses.cells[FULL_DOSE])
+    common = _common_sources(scores, [undone, full])
     if not len(common):
         return None
-    undone, full = (_of_sources(outcomes, rows, common) for rows in (undone, full))
-    right = [_accuracy(outcomes, rows, outcomes.counterfactual.correct) for rows in (undone, full)]
-    remaining = right[0] - _accuracy(outcomes, undone, outcomes.original.correct)
+    undone, full = (_of_sources(scores, rows, common) for rows in (undone, full))
+    right = [_accuracy(scores, rows, scores.counterfactual) for rows in (undone, full)]
+    remaining = right[0] - _accuracy(scores, undone, scores.original)
     regained = right[0] - right[1]
     intervals = interval_of(remaining, seed), interval_of(regained, seed)
     return Undone(
@@ -172,23 +171,23 @@ def _undone(outcomes: Outcomes, doses: CellDoses, cell: Cell, seed: int) -> Undo
     )
 
 
-def _counts(outcomes: Outcomes, cell: Cell) -> Integers:
+def _counts(scores: Scores, cell: Cell) -> Integers:
     """The rows of a cell whose pairs count."""
-    rows = outcomes.cells.get(cell, np.zeros(0, np.int64))
-    return rows if outcomes.counting is None else rows[outcomes.counting.pairs[rows]]
+    rows = scores.cells.get(cell, np.zeros(0, np.int64))
+    return rows if scores.counting is None else rows[scores.counting.pairs[rows]]
 
 
-def _common_sources(outcomes: Outcomes, cells: Sequence[Integers]) -> Integers:
-    return reduce(np.intersect1d, (np.unique(outcomes.source[rows]) for rows in cells))
+def _common_sources(scores: Scores, cells: Sequence[Integers]) -> Integers:
+    return reduce(np.intersect1d, (np.unique(scores.source[rows]) for rows in cells))
 
 
-def _of_sources(outcomes: Outcomes, rows: Integers, sources: Integers) -> Integers:
-    return rows[np.isin(outcomes.source[rows], sources)]
+def _of_sources(scores: Scores, rows: Integers, sources: Integers) -> Integers:
+    return rows[np.isin(scores.source[rows], sources)]
 
 
-def _accuracy(outcomes: Outcomes, rows: Integers, correct: NDArray[np.bool_]) -> Floats:
+def _accuracy(scores: Scores, rows: Integers, correct: Floats) -> Floats:
     """How often the model is right in each group, by rows."""
-    return Units.of(outcomes.source[rows], outcomes.cluster[rows]).means(correct[rows].astype(float))
+    return Units.of(scores.source[rows], scores.cluster[rows]).means(correct[rows])
 
 
 def with_doses(results: JobResults, dosed: Iterable[JobResults]) -> JobResults:

@@ -27,6 +27,9 @@ class EditPhrases:
         return {phrase for pairs in self.changes for pair in pairs for phrase in pair if phrase}
 
 
+NO_PHRASES = EditPhrases((), (), np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
 class PhraseColumns:
     """Collects `EditPhrases`."""
 

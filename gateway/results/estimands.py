@@ -14,7 +14,7 @@ from gateway.analysis.effects import Differences, Estimand, Integers
 from gateway.analysis.findings import Checked
 from gateway.analysis.limits import LEAST_SOURCES
 from gateway.analysis.reviews import Reviewed
-from gateway.results.second_scorer import SecondColumns
+from gateway.results.rows import SecondColumns
 from shared.schemas.effects import Cell, CellEffect, OtherEffect, OtherEstimand
 from shared.seeds import derive_seed
 

@@ -71,7 +71,7 @@ def _predictions(session: Session, sources: Sequence[str]) -> dict[str, dict[str
     """By model and corrupted image: the predicted class; for a segmenter, whether it detects all classes."""
     c, p = Counterfactual, Prediction
     rows = session.execute(
-        select(p.model, c.id, p.predicted, p.map_digest, p.flipped)
+        select(p.model, c.id, p.predicted, p.image_digest, p.flipped)
         .join(c, p.counterfactual_id == c.id)
         .where(c.source_image_id.in_(sources), c.method == "corruptions")
         .order_by(p.model)

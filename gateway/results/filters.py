@@ -195,13 +195,13 @@ def _prediction_conditions(filters: Filters) -> list[ColumnElement[bool]]:
         matches.append(p.predicted.not_in(filters.other_than))
     if filters.pixels is not None:
         classes = select(Job.classes).where(Job.id == p.job_id).correlate(p).scalar_subquery()
-        matches.append(has_pixels(p.confusion, *(place_of(classes, name) for name in (*filters.pixels, None)[:2])))
+        row, column = (place_of(classes, name) for name in (*filters.pixels, None)[:2])
+        matches.append(has_pixels(p.detail["confusion"], row, column))
     return matches
 
 
 def _is_scored(label: str) -> ColumnElement[bool]:
-    overlaps = cast(Prediction.overlaps, Text_)
-    return overlaps.contains(":") if label == ALL_CLASSES else _has_text(overlaps, label, ": ")
+    return _has_text(cast(Prediction.scores, Text_), label, ": ")
 
 
 def _has_text(json_text: ColumnElement[str], label: str, after: str = "") -> ColumnElement[bool]:

@@ -7,10 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from importlib.metadata import version
 
-import numpy as np
-
 from gateway.analysis.components import nested_differences, variance_components
-from gateway.analysis.effects import differences
+from gateway.analysis.effects import Outcomes, Scores, differences
 from gateway.analysis.failure_points import failure_points
 from gateway.analysis.findings import Checked, assess
 from gateway.analysis.funnel import funnel
@@ -22,15 +20,17 @@ from gateway.database.tables import Job
 from gateway.jobs.checks_off import checks_off
 from gateway.jobs.sensitivity import PLANNED, Conditions, sensitivity_of
 from gateway.jobs.task_description import rename_masks
+from gateway.kinds import KINDS
 from gateway.methods import METHODS, JobMethod
 from gateway.methods.check_parameters import CheckParameters
 from gateway.results.class_colours import class_colours
-from gateway.results.classification import JobRows, MethodRows, ModelRows
 from gateway.results.confusion import class_confusion
 from gateway.results.estimands import counted_cells, with_bounds, with_others, with_second_scorer
+from gateway.results.job_rows import JobRows, MethodRows
 from gateway.results.panel import with_panel
 from gateway.results.rounds import cells_of_rounds
-from gateway.results.segmentation import SegmentedRows, by_source, segmentation_metrics
+from gateway.results.rows import ModelRows
+from gateway.results.segmentation import PixelScores, segmentation_metrics
 from gateway.results.wording import with_sentences
 from shared.schemas.designs import RoundPlan
 from shared.schemas.effects import Cell
@@ -104,22 +104,16 @@ def _all_models(
     rows: JobRows, seed: int, calibration: Calibration | None, rounds: Sequence[RoundPlan]
 ) -> list[ModelResults]:
     """The figures of each model, reference models too, under each method."""
-    classified = [
+    return [
         _model_results(pair_rows, rows, model, method, derive_seed(seed, method, model), calibration, rounds)
         for (model, method), pair_rows in rows.models.items()
     ]
-    segmented = [
-        _segmenter_results(pair_rows, rows, model, method, derive_seed(seed, method, model), calibration)
-        for (model, method), pair_rows in rows.segmented.items()
-    ]
-    return classified + segmented
 
 
 def _calibrated_methods(rows: JobRows, calibration: Calibration | None) -> set[str]:
     """The methods whose check errors are known for every factor that their edits change."""
     errors = calibration.errors if calibration else {}
     cells = [(method, cell) for (_, method), pair in rows.models.items() for cell in pair.screened]
-    cells += [(method, cell) for (_, method), pair in rows.segmented.items() for cell in pair.screened]
     unknown = {method for method, cell in cells if method in errors and errors_of(cell.factor, errors[method]) is None}
     return set(errors) - unknown
 
@@ -150,9 +144,10 @@ def _conditions(rows: JobRows) -> Conditions:
         return PLANNED
     counted = sum(edit.counted for edit in edits) / len(edits)
     references = rows.job.stored_spec.reference_models
-    outcomes = [pair_rows.outcomes for (model, _), pair_rows in rows.models.items() if model not in references]
     shares = [
-        differences(model_outcomes, np.arange(len(model_outcomes.source))).null_accuracy for model_outcomes in outcomes
+        differences(pair_rows.scores, pair_rows.scores.whole).null_accuracy
+        for (model, _), pair_rows in rows.models.items()
+        if model not in references
     ]
     least = min((share for share in shares if share is not None), default=None)
     return Conditions(counted, assumed_accuracy(least), observed=True)
@@ -180,58 +175,53 @@ def _model_results(
     calibration: Calibration | None,
     rounds: Sequence[RoundPlan],
 ) -> ModelResults:
-    outcomes, relation = rows.outcomes, all_rows.relation
-    measured = partial(differences, outcomes)
-    cells = cells_of_rounds(counted_cells(outcomes.cells, measured), rounds)
-    whole = measured(np.arange(len(outcomes.source)))
+    scores, metric = rows.scores, KINDS[all_rows.job.kind].metric
+    measured = partial(differences, scores)
+    cells = cells_of_rounds(counted_cells(scores.cells, measured), rounds)
+    whole = measured(scores.whole)
     checked = _check_errors(all_rows, rows.screened, model, method, calibration)
     effects = with_bounds(assess(cells, seed, checked), cells, rows.refused, checked, seed)
-    shams = outcomes.sham is not None
+    effects = with_others(effects, scores.cells, measured, seed, shams=scores.sham is not None, fixed=not rounds)
+    effects = with_second_scorer(effects, rows.second, seed, fixed=not rounds)
+    results = ModelResults(
+        model=model,
+        method=method,
+        relation=all_rows.relation,
+        metric=metric,
+        reference="null" if scores.sham is None else "sham",
+        sources=whole.sources or 0,
+        counterfactuals=whole.counterfactuals,
+        left_out=rows.left_out,
+        cells=with_sentences(effects, cells, all_rows.relation, metric),
+        originals=all_rows.checks[model],
+    )
+    if isinstance(scores, Outcomes):
+        own = _figures_of_outcomes(rows, scores, all_rows, method, seed)
+    else:
+        own = _figures_of_pixels(scores, all_rows, seed)
+    return results.model_copy(update=own)
+
+
+def _figures_of_outcomes(
+    rows: ModelRows, outcomes: Outcomes, all_rows: JobRows, method: str, seed: int
+) -> dict[str, object]:
+    """The fields of `ModelResults` that classifiers alone have."""
     nested = None if method == "doses" else nested_differences(outcomes)  # doses of an edit are not its seeds
     cost = all_rows.methods[method].cost()
-    effects = with_others(effects, outcomes.cells, measured, seed, shams=shams, fixed=not rounds)
-    effects = with_second_scorer(effects, rows.second, seed, fixed=not rounds)
-    return ModelResults(
-        model=model,
-        method=method,
-        relation=relation,
-        reference="sham" if shams else "null",
-        sources=whole.sources or 0,
-        counterfactuals=whole.counterfactuals,
-        left_out=rows.left_out,
-        cells=with_sentences(effects, cells, relation),
-        originals=all_rows.checks[model],
-        metrics=paper_metrics(outcomes, rows.originals, derive_seed(seed, "metrics")),
-        confusion=class_confusion(rows),
-        failure_points=failure_points(outcomes) if method == "corruptions" else [],
-        variance=None if nested is None else variance_components(nested, cost, derive_seed(seed, "variance")),
-    )
+    return {
+        "metrics": paper_metrics(outcomes, rows.originals, derive_seed(seed, "metrics")),
+        "confusion": class_confusion(rows, outcomes),
+        "failure_points": failure_points(outcomes) if method == "corruptions" else [],
+        "variance": None if nested is None else variance_components(nested, cost, derive_seed(seed, "variance")),
+    }
 
 
-def _segmenter_results(
-    rows: SegmentedRows, all_rows: JobRows, model: str, method: str, seed: int, calibration: Calibration | None
-) -> ModelResults:
-    job, relation = all_rows.job, all_rows.relation
-    measured = partial(by_source, rows.scores)
-    cells, whole = counted_cells(rows.scores.cells, measured), measured(rows.scores.whole)
+def _figures_of_pixels(scores: Scores, all_rows: JobRows, seed: int) -> dict[str, object]:
+    """The fields of `ModelResults` that segmenters alone have."""
+    assert isinstance(scores, PixelScores)
+    job = all_rows.job
     colours = [f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in class_colours(job.classes, rename_masks(job))]
-    checked = _check_errors(all_rows, rows.screened, model, method, calibration)
-    effects = with_bounds(assess(cells, seed, checked), cells, rows.refused, checked, seed)
-    shams = rows.scores.sham is not None
-    effects = with_others(effects, rows.scores.cells, measured, seed, shams=shams)
-    return ModelResults(
-        model=model,
-        method=method,
-        relation=relation,
-        metric="iou",
-        reference="sham" if shams else "null",
-        sources=whole.sources or 0,
-        counterfactuals=whole.counterfactuals,
-        left_out=rows.left_out,
-        cells=with_sentences(with_second_scorer(effects, rows.second, seed), cells, relation, "iou"),
-        originals=all_rows.checks[model],
-        segmentation=segmentation_metrics(rows, colours, seed),
-    )
+    return {"segmentation": segmentation_metrics(scores, colours, seed)}
 
 
 def _check_errors(

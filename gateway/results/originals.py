@@ -16,7 +16,7 @@ from gateway.analysis.limits import LEAST_SOURCES
 from gateway.analysis.original_masks import JudgedMasks, MaskedOriginals, judge_masks
 from gateway.analysis.originals import JudgedOriginals, judge_originals
 from gateway.results.original_ranks import OriginalColumns
-from gateway.results.pairing import PredictionRow
+from gateway.results.pairing import PredictionRow, labels
 from shared.label_maps import unpack_counts
 from shared.schemas.base import Kind
 from shared.schemas.estimates import MeanOverlap, Rate
@@ -37,7 +37,7 @@ _MASK_CAUSES = (
 class OriginalsJudge(Protocol):
     """Collects one model's predictions on the originals of a job."""
 
-    def add(self, group: int, truth: str | None, row: PredictionRow | None) -> None:
+    def add(self, group: int, row: PredictionRow | None) -> None:
         """Add a source image of a group with the model's prediction; it counts only if there is a ground truth."""
 
     def check(self) -> OriginalsCheck | None:
@@ -56,13 +56,10 @@ class ClassifiedOriginals:
         self._known, self._relation, self._seed = len(classes), relation, seed
         self._columns = OriginalColumns()
 
-    def add(self, group: int, truth: str | None, row: PredictionRow | None) -> None:
-        if row is None:
-            return
-        if self._relation == "metamorphic":
-            self._columns.add(group, 1, row.predicted, row.predicted)
-        elif truth is not None:
-            self._columns.add(group, row.rank, truth, row.predicted)
+    def add(self, group: int, row: PredictionRow | None) -> None:
+        for label in labels(row):
+            assert row is not None
+            self._columns.add(group, row.rank, label, row.predicted)
 
     def check(self) -> OriginalsCheck | None:
         originals = self._columns.arrays()
@@ -79,8 +76,8 @@ class MaskedColumns:
         self._group, self._reference, self._predicted, self._hits = (array("q") for _ in range(4))
         self._halves = np.zeros((2, len(classes), len(classes) + 1), np.int64)
 
-    def add(self, group: int, truth: str | None, row: PredictionRow | None) -> None:
-        if row is None or not row.confusion:
+    def add(self, group: int, row: PredictionRow | None) -> None:
+        if row is None or not row.scores:
             return
         counts = unpack_counts(row.confusion, len(self._classes))
         self._group.append(group)

@@ -17,6 +17,7 @@ from gateway.results.cells import value_side
 from shared.schemas.effects import Cell, CellEffect
 from shared.schemas.own_images import ShownMark
 from shared.schemas.results import JobResults
+from shared.scores import HELD, whole
 
 CAPTIONS = 8  # of each value; their mean is the value's text
 SAMPLE = 2_000  # images of each class; more narrow the intervals little, and each needs its vector
@@ -99,13 +100,14 @@ def _right(session: Session, job_id: str, sample: Subquery) -> dict[str, dict[st
     """Whether each model is right on the images of a sample, by model and id."""
     p = Prediction
     originals = (
-        select(p.model, p.source_image_id, p.rank)
+        select(p.model, p.source_image_id, p.scores)
         .join(sample, sample.c.id == p.source_image_id)
-        .where(p.job_id == job_id, p.counterfactual_id.is_(None), p.rank.is_not(None))
+        .where(p.job_id == job_id, p.counterfactual_id.is_(None))
     )
     right: defaultdict[str, dict[str, bool]] = defaultdict(dict)
-    for model, source, rank in session.execute(originals):
-        right[model][source] = rank == 1
+    for model, source, scores in session.execute(originals):
+        if scores:
+            right[model][source] = whole(scores) >= HELD
     return dict(right)
 
 

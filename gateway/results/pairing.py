@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Literal, NamedTuple, TypeVar
+from typing import Generic, Literal, NamedTuple, TypeVar, cast
 
 from sqlalchemy import ColumnElement, and_, or_, select
 from sqlalchemy.orm import Session
 
-from gateway.analysis.segmentation import DETECTION_IOU, with_mean
-from gateway.database.columns import StoredChange, StoredShare
+from gateway.database.columns import StoredChange
 from gateway.database.tables import Counterfactual
+from shared.schemas.base import JsonObject
+from shared.scores import HELD, labels_of
 
 
 class CounterfactualRow(NamedTuple):
@@ -63,33 +64,40 @@ class CounterfactualRow(NamedTuple):
 
 
 class PredictionRow(NamedTuple):
-    """The prediction of one model under test for one image. `top` is loaded only for jobs without ground truth.
-
-    `probability` is that of the predicted class.
-    """
+    """The prediction of one model under test for one image, as in `tables.Prediction`."""
 
     position: int
     source_image_id: str
     counterfactual_id: str | None
     model: str
     predicted: str
-    p_truth: float | None
-    rank: int | None
-    top: list[StoredShare] | None
-    overlaps: dict[str, float] | None = None
-    confusion: list[int] | None = None
-    flipped: bool | None = None
-    probability: float = float("nan")
+    probability: float
+    flipped: bool | None
+    scores: dict[str, float]
+    detail: JsonObject
+
+    @property
+    def rank(self) -> int:
+        """The rank of a classifier's truth; 1 is first."""
+        return cast(int, self.detail["rank"])
+
+    @property
+    def confusion(self) -> list[int]:
+        """A segmenter's pixels by class of the truth and predicted class (`shared.label_maps.pack_counts`)."""
+        return cast("list[int]", self.detail["confusion"])
 
     def holds(self, label: str) -> bool:
-        """Whether a classifier predicts the class, or a segmenter detects it (IoU of at least 0.5)."""
-        if self.overlaps is not None:
-            return with_mean(self.overlaps).get(label, 0.0) >= DETECTION_IOU
-        return self.predicted == label
+        """Whether the model is right, or detects the label."""
+        return self.scores.get(label, 0.0) >= HELD
 
     def confidence(self, label: str) -> float | None:
-        """Confidence in the truth, 0 to 1: its probability, or the IoU of the class for a segmenter."""
-        return self.p_truth if self.overlaps is None else with_mean(self.overlaps).get(label)
+        """Confidence in the truth, 0 to 1: its probability, or the score of the label where there is none."""
+        return cast("float | None", self.detail.get("truth_probability", self.scores.get(label)))
+
+
+def labels(prediction: PredictionRow | None) -> list[str]:
+    """The labels by which a model's predictions are scored, from that for the original; none without one."""
+    return labels_of(prediction.scores) if prediction else []
 
 
 Row = TypeVar("Row", CounterfactualRow, Counterfactual)

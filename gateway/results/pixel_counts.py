@@ -9,11 +9,8 @@ from typing import Any
 
 from sqlalchemy import Boolean, ColumnElement, Integer, ScalarSelect, String, bindparam
 from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.orm import InstrumentedAttribute
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
-
-Column = InstrumentedAttribute[list[int] | None]  # of packed confusion counts
 
 
 class _PlaceOf(FunctionElement[int]):
@@ -42,7 +39,7 @@ def place_of(classes: ScalarSelect[Any], name: str | None) -> ColumnElement[int]
     return _PlaceOf(classes, bindparam(None, name, String()))
 
 
-def has_pixels(counts: Column, row: ColumnElement[int], column: ColumnElement[int]) -> ColumnElement[bool]:
+def has_pixels(counts: ColumnElement[Any], row: ColumnElement[int], column: ColumnElement[int]) -> ColumnElement[bool]:
     """Whether packed confusion counts have pixels of the class in `row` that the model takes for that in `column`."""
     return _HasPixels(counts, row, column)
 

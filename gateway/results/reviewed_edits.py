@@ -26,11 +26,10 @@ from gateway.analysis.reviews import (
 )
 from gateway.feedback.reviews import PooledReview, Reviews
 from gateway.results.judged_shares import JudgedShares
-from gateway.results.pairing import PredictionRow, change, triples
+from gateway.results.pairing import PredictionRow, change, labels, triples
 from gateway.results.stream import SourceRows, cells_of
 from shared.schemas.effects import Cell
 from shared.schemas.estimates import Estimate, Rate
-from shared.schemas.results import Relation
 from shared.schemas.review_results import FAILURE_MODES, FailureShare, FlippedReviews, MethodReviews
 from shared.seeds import derive_seed
 
@@ -117,8 +116,8 @@ class ReviewColumns:
 class ReviewedJob:
     """Collects the reviews of a job, one source image at a time, then computes their figures."""
 
-    def __init__(self, reviews: Reviews, relation: Relation, methods: Iterable[str], models: Iterable[str]) -> None:
-        self._reviews, self._relation = reviews, relation
+    def __init__(self, reviews: Reviews, methods: Iterable[str], models: Iterable[str]) -> None:
+        self._reviews = reviews
         self._methods, self._models = list(methods), list(models)
         self._tallies = {(method, accepted): Tally() for method in self._methods for accepted in (True, False)}
         self._samples = {key: Sample() for key in self._tallies}
@@ -153,12 +152,12 @@ class ReviewedJob:
                     flipped = bool(predictions[row.id].flipped)
                     columns = self._columns[model, row.method]
                     columns.whole[flipped].add(valid)
-                    labels = rows.labels(predictions.get(row.source_image_id), self._relation)
-                    for cell in dict.fromkeys(cell for label in labels for cell in cells_of(row, label)):
+                    scored = labels(predictions.get(row.source_image_id))
+                    for cell in dict.fromkeys(cell for label in scored for cell in cells_of(row, label)):
                         columns.cells[cell][flipped].add(valid)
                     for factor in {"", *(change["factor"] for change in row.changes)} if is_sampled else ():
                         columns.samples[factor, flipped].add(bool(valid), group)
-                    for label in labels if is_sampled else ():
+                    for label in scored if is_sampled else ():
                         columns.classes[label, flipped].add(bool(valid), group)
 
     def _add_changed(self, group: int, rows: SourceRows, by_model: Mapping[str, Mapping[str, PredictionRow]]) -> None:
@@ -167,7 +166,7 @@ class ReviewedJob:
         for (model, method), columns in self._columns.items():
             for triple in counted:
                 edit, compared = triple.edit, triple.predictions(by_model[model])
-                for label in rows.labels(compared.original, self._relation) if edit.method == method else ():
+                for label in labels(compared.original) if edit.method == method else ():
                     if sign := change(compared, label):
                         for cell in dict.fromkeys(cells_of(edit, label)):
                             columns.own.add(cell, sign, edit.id, group, self._reviews.by_edit.get(edit.id))

@@ -21,8 +21,8 @@ from gateway.analysis.effects import Differences, differences
 from gateway.analysis.findings import hypothesis_tests
 from gateway.database.tables import Job, JobRound, SourceImage
 from gateway.jobs.rounds import budget_of_round, cost_of_image, places_of, rendered_by, seeded_order
-from gateway.results.classification import JobRows, load_rows
 from gateway.results.estimands import counted_cells
+from gateway.results.job_rows import JobRows, load_rows
 from shared.schemas.designs import ChosenValue, PlaceShare, RoundPlan
 from shared.schemas.effects import Cell
 
@@ -91,8 +91,7 @@ def _evidence(rows: JobRows, rounds: Sequence[RoundPlan]) -> dict[tuple[str, Cho
     for (model, _), pair_rows in rows.models.items():
         if model in rows.job.stored_spec.reference_models:
             continue
-        outcomes = pair_rows.outcomes
-        cells = counted_cells(outcomes.cells, lambda members, estimand="pairs", o=outcomes: differences(o, members))
+        cells = counted_cells(pair_rows.scores.cells, partial(differences, pair_rows.scores))
         ordered = cells_of_rounds(cells, rounds)
         models.append((ordered, hypothesis_tests(ordered, rows.job.seed)))
     evidence = {}

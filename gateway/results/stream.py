@@ -13,10 +13,9 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import Executable, null, select
+from sqlalchemy import Executable, select
 from sqlalchemy.orm import Session
 
-from gateway.analysis.segmentation import with_mean
 from gateway.database.tables import Counterfactual, Prediction, SourceImage
 from gateway.results.pairing import CounterfactualRow, PredictionRow
 from shared.schemas.effects import Cell, Direction
@@ -48,19 +47,6 @@ class SourceRows:
         """The predictions of one model, by the id of the counterfactual, or of the source image."""
         return {row.counterfactual_id or row.source_image_id: row for row in self.predictions if row.model == model}
 
-    def label(self, original: PredictionRow | None, relation: Relation) -> str | None:
-        """The reference class of predictions: the ground truth, or the model's prediction for the original."""
-        if relation == "labelled":
-            return self.source.ground_truth
-        return original.predicted if original else None
-
-    def labels(self, original: PredictionRow | None, relation: Relation) -> list[str]:
-        """The reference classes of predictions: one, or for segmenters the classes of the reference and their mean."""
-        if original is not None and original.overlaps is not None:
-            return list(with_mean(original.overlaps))
-        label = self.label(original, relation)
-        return [] if label is None else [label]
-
 
 def cells_of(row: CounterfactualRow, label: str) -> list[Cell]:
     """The cells of a counterfactual: to each new value, and from each old value that the caption names."""
@@ -85,12 +71,12 @@ def relation_of(session: Session, job_id: str) -> Relation:
     return "metamorphic"
 
 
-def stream_sources(session: Session, job_id: str, relation: Relation) -> Iterator[SourceRows]:
+def stream_sources(session: Session, job_id: str) -> Iterator[SourceRows]:
     """The source images of a job by position. The session must stay open while the stream is read."""
     merged = merge(
         (SourceRow(*row) for row in _cursor(session, _source_query(job_id))),
         (CounterfactualRow(*row) for row in _cursor(session, _counterfactual_query(job_id))),
-        (PredictionRow(*row) for row in _cursor(session, _prediction_query(job_id, relation))),
+        (PredictionRow(*row) for row in _cursor(session, _prediction_query(job_id))),
         key=itemgetter(0),
     )
     for _, rows in groupby(merged, key=itemgetter(0)):
@@ -127,13 +113,12 @@ def _counterfactual_query(job_id: str) -> Executable:
     )  # fmt: skip
 
 
-def _prediction_query(job_id: str, relation: Relation) -> Executable:
+def _prediction_query(job_id: str) -> Executable:
     p, s = Prediction, SourceImage
-    top = null() if relation == "labelled" else p.top
     return (
         select(
-            s.position, p.source_image_id, p.counterfactual_id, p.model, p.predicted, p.ground_truth_probability,
-            p.rank, top, p.overlaps, p.confusion, p.flipped, p.probability,
+            s.position, p.source_image_id, p.counterfactual_id, p.model, p.predicted, p.probability, p.flipped,
+            p.scores, p.detail,
         )
         .join(s, p.source_image_id == s.id)
         .where(p.job_id == job_id)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import cast
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from gateway.analysis.segmentation import image_overlap
 from gateway.database.tables import Counterfactual, Prediction, SourceImage
 from gateway.results.pairing import Triple, load_triples
+from shared.schemas.base import JsonObject
+from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.result_rows import (
     ChangeView,
     ClassOverlap,
@@ -36,10 +38,10 @@ def counterfactual_views(session: Session, rows: Sequence[Counterfactual]) -> li
     }
     triples = load_triples(session, rows)
     by_model = _predictions(session, triples)
-    return [_view(triple, sources[triple.original], _opinions(triple, by_model)) for triple in triples]
+    return [_view(triple, sources[triple.original], by_model) for triple in triples]
 
 
-def _opinions(triple: Triple[Counterfactual], by_model: _ByModel) -> list[ModelOpinion]:
+def _opinions(triple: Triple[Counterfactual], labelled: bool, by_model: _ByModel) -> list[ModelOpinion]:
     """The predictions of each model for the three images."""
     opinions = []
     for model, predictions in sorted(by_model.items()):
@@ -48,17 +50,17 @@ def _opinions(triple: Triple[Counterfactual], by_model: _ByModel) -> list[ModelO
             opinions.append(
                 ModelOpinion(
                     model=model,
-                    original=original and _prediction(original),
-                    null_arm=_prediction(null) if null and triple.null else None,
-                    sham_arm=_prediction(sham) if sham and triple.sham else None,
-                    counterfactual=image and _prediction(image),
+                    original=original and _prediction(original, labelled),
+                    null_arm=_prediction(null, labelled) if null and triple.null else None,
+                    sham_arm=_prediction(sham, labelled) if sham and triple.sham else None,
+                    counterfactual=image and _prediction(image, labelled),
                     flipped=image and image.flipped,
                 )
             )
     return opinions
 
 
-def _view(triple: Triple[Counterfactual], source: SourceImage, opinions: list[ModelOpinion]) -> CounterfactualView:
+def _view(triple: Triple[Counterfactual], source: SourceImage, by_model: _ByModel) -> CounterfactualView:
     row = triple.edit
     return CounterfactualView(
         id=row.id,
@@ -87,7 +89,7 @@ def _view(triple: Triple[Counterfactual], source: SourceImage, opinions: list[Mo
         control_image=row.control_digest,
         verdict=VerdictView(accepted=row.accepted, check=row.check, reason=row.reason),
         scores=row.scores,
-        predictions=opinions,
+        predictions=_opinions(triple, source.ground_truth is not None, by_model),
     )
 
 
@@ -105,23 +107,30 @@ def _predictions(session: Session, triples: Sequence[Triple[Counterfactual]]) ->
     return by_model
 
 
-def _prediction(row: Prediction) -> PredictionView:
+def _prediction(row: Prediction, labelled: bool) -> PredictionView:
+    probability, rank = truth_in(row, labelled)
     return PredictionView(
         predicted=row.predicted,
         probability=row.probability,
-        ground_truth_probability=row.ground_truth_probability,
-        rank=row.rank,
-        top=[ClassProbability(name=entry["class"], probability=entry["probability"]) for entry in row.top],
+        ground_truth_probability=probability,
+        rank=rank,
+        top=[ClassProbability.model_validate(entry) for entry in cast("list[JsonObject]", row.detail["top"])],
         segmentation=_segmentation(row),
     )
 
 
+def truth_in(row: Prediction, labelled: bool) -> tuple[float | None, int | None]:
+    """Probability and rank of the ground truth; None where the source image has no label."""
+    if not labelled:
+        return None, None
+    return cast("float | None", row.detail.get("truth_probability")), cast("int | None", row.detail.get("rank"))
+
+
 def _segmentation(row: Prediction) -> SegmentationView | None:
-    if row.map_digest is None:
+    if row.image_digest is None:
         return None
-    overlaps = row.overlaps or {}
     return SegmentationView(
-        map=row.map_digest,
-        mean_iou=image_overlap(overlaps),
-        classes=[ClassOverlap(name=name, iou=iou) for name, iou in overlaps.items()],
+        map=row.image_digest,
+        mean_iou=row.scores.get(ALL_CLASSES),
+        classes=[ClassOverlap(name=name, iou=iou) for name, iou in row.scores.items() if name != ALL_CLASSES],
     )

@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from sqlalchemy.orm import Session
 
 from gateway.analysis.effects import Scores
-from gateway.analysis.releases import Pairs, Place, against_baseline, against_null_arms, judge, scores_of
+from gateway.analysis.releases import Pairs, Place, against_baseline, against_null_arms, judge
 from gateway.context import Context
 from gateway.database.sessions import reading
 from gateway.database.tables import Job
 from gateway.jobs.model_choice import models_by_name
+from gateway.kinds import KINDS
 from gateway.models_under_test.models import all_models
-from gateway.results.classification import JobRows, load_rows
+from gateway.results.job_rows import JobRows, load_rows
 from gateway.suites import suites
 from gateway.suites.wording import comparison_sentence
 from shared.problems import Conflict
@@ -57,7 +58,7 @@ def results(
         checks += baseline_rows.checks.items()
         left_out = max(left_out, also_left_out)
         places = against_baseline(release, baseline_scores, rows.relation)
-    metric: Metric = "iou" if run.kind == "segmentation" else "accuracy"
+    metric = KINDS[run.kind].metric
     cells = _judge_cells(places, max_drop, run.suite_id or "", metric)
     return RunResults(
         suite=run.suite_id or "",
@@ -85,10 +86,8 @@ def _judge_cells(places: Mapping[Place, Pairs], max_drop: float, suite: str, met
 
 def _scores(rows: JobRows) -> tuple[dict[str, Scores], int]:
     """The scores of a run's model by method, and the number of counterfactuals left out."""
-    scores = {method: scores_of(pair_rows.outcomes) for (_, method), pair_rows in rows.models.items()}
-    scores |= {method: pair_rows.scores for (_, method), pair_rows in rows.segmented.items()}
-    left_out = sum(pair_rows.left_out for pair_rows in rows.models.values())
-    return scores, left_out + sum(pair_rows.left_out for pair_rows in rows.segmented.values())
+    scores = {method: pair_rows.scores for (_, method), pair_rows in rows.models.items()}
+    return scores, sum(pair_rows.left_out for pair_rows in rows.models.values())
 
 
 def _reserve(checks: Sequence[tuple[str, OriginalsCheck | None]], untestable: bool) -> str:

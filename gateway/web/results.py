@@ -22,10 +22,10 @@ from gateway.database.tables import Job, Report
 from gateway.feedback.notes import finding_id, load_notes, with_notes
 from gateway.jobs import jobs
 from gateway.report.settling import open_effects, steps_for
-from gateway.results.classification import load_rows
 from gateway.results.confusion import at_threshold
 from gateway.results.counterfactuals import first_views
 from gateway.results.filters import Filters
+from gateway.results.job_rows import load_rows
 from gateway.results.rounds import rounds_of
 from gateway.web.addresses import address_of, class_filter, gallery, images_of_cell
 from gateway.web.figure_links import matrix_link

@@ -19,7 +19,7 @@ from gateway.model_services.waiting import shared_waiting
 from gateway.queue import job_states, leases
 from gateway.queue.leases import Lease
 from gateway.report.build import report_key, store_report, write_report
-from gateway.results.classification import JobRows
+from gateway.results.job_rows import JobRows
 from gateway.results.rounds import next_round
 from gateway.worker.clusters_step import cluster
 from gateway.worker.corroboration_step import corroborate

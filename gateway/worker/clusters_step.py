@@ -17,8 +17,9 @@ from gateway.methods.similarity import MAX_TEXTS
 from gateway.model_services.clients import ModelServices
 from gateway.model_services.image_shelf import ImageShelf
 from gateway.model_services.recorded import RecordedServices
-from gateway.results.classification import JobRows, ModelRows
 from gateway.results.clusters import edit_clusters, is_large_enough
+from gateway.results.job_rows import JobRows
+from gateway.results.rows import ModelRows
 from shared.chunks import chunks
 from shared.problems import Problem
 from shared.schemas.evaluation import EmbedTextsRequest

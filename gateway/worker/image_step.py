@@ -7,7 +7,7 @@ done also writes all results, guarded by the lease: either everything is written
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypedDict
 
@@ -27,6 +27,7 @@ from gateway.database.table_base import utc_now
 from gateway.database.tables import Counterfactual, Job, JobRound, JobService, Prediction, SourceImage
 from gateway.jobs.designs import with_values
 from gateway.jobs.task_description import task_description_of
+from gateway.kinds import KINDS
 from gateway.methods.arms import renumber
 from gateway.methods.counterfactual import MethodImage
 from gateway.model_services.image_shelf import ImageShelf
@@ -35,12 +36,10 @@ from gateway.models_under_test.of_job import TestedModel, models_of
 from gateway.queue import leases
 from gateway.queue.leases import Lease
 from gateway.results.stream import relation_of
-from gateway.worker.classify_step import classifier_predictions
 from gateway.worker.image_rows import row_of
-from gateway.worker.image_work import ImageWork, Segmentation, source_of
+from gateway.worker.image_work import ImageWork, source_of
 from gateway.worker.messages import ModelInput, requests
-from gateway.worker.segment_step import segmenter_predictions
-from shared.images import decode
+from gateway.worker.predict_step import predictions
 from shared.schemas.base import JsonObject
 from shared.schemas.designs import ChosenValue
 
@@ -65,6 +64,7 @@ def load(sessions: Sessions, lease: Lease) -> ImageWork | None:
         image, job = rows
         if image.digest is None:
             raise ValueError(f"source image {image.id} was never readable; its row should have been failed at intake")
+        labelled = image.ground_truth is not None or image.mask_digest is not None
         return ImageWork(
             id=image.id,
             job_id=job.id,
@@ -78,7 +78,10 @@ def load(sessions: Sessions, lease: Lease) -> ImageWork | None:
             methods=tuple(job.methods),
             models=_models_to_call(session, job, image) if image.generated else models_of(session, job),
             seed=job.seed,
-            segmentation=_segmentation(session, job, image),
+            kind=KINDS[job.kind],
+            classes=tuple(job.classes),
+            mask_digest=image.mask_digest,
+            metamorphic=not labelled and relation_of(session, job.id) == "metamorphic",
             object_mask=image.object_digest,
             rendered=_list_rendered(session, image) if image.generated else None,
             **_round(session, job, image),
@@ -99,13 +102,13 @@ def call(work: ImageWork, services: RecordedServices, shelf: ImageShelf, link: C
         rows = []
         images += [ModelInput(name, digest) for name, digest in work.rendered]
     batches = list(requests(images, work.pixels))
-    predictions = _predictions(work, source, batches, services, shelf, link)
+    rows_of_models = predictions(work, source, batches, services, shelf, link)
     if work.predicted and work.rendered is None:
-        predictions = [row for row in predictions if row["counterfactual_id"] is not None]
+        rows_of_models = [row for row in rows_of_models if row["counterfactual_id"] is not None]
     services_used = sorted(services.used.items())
     return ImageResult(
         rows,
-        predictions,
+        rows_of_models,
         [{"service": service, "revision": revision, "info": info} for (service, revision), info in services_used],
     )
 
@@ -114,22 +117,7 @@ def predict_original(
     work: ImageWork, services: RecordedServices, shelf: ImageShelf, link: Callable[[str], str]
 ) -> list[PredictionColumns]:
     """Rows of the models' predictions for the original alone."""
-    return _predictions(work, source_of(work, shelf), [[ModelInput(None, work.digest)]], services, shelf, link)
-
-
-def _predictions(
-    work: ImageWork,
-    source: MethodImage,
-    batches: Sequence[Sequence[ModelInput]],
-    services: RecordedServices,
-    shelf: ImageShelf,
-    link: Callable[[str], str],
-) -> list[PredictionColumns]:
-    if work.segmentation is None:
-        return list(classifier_predictions(work.id, work.models, batches, work.ground_truth, services, shelf, link))
-    mask = None if source.mask is None else decode(source.mask.png, "L")
-    classes, metamorphic = work.segmentation.classes, work.segmentation.metamorphic
-    return segmenter_predictions(work.id, work.models, classes, batches, mask, metamorphic, services, shelf, link)
+    return predictions(work, source_of(work, shelf), [[ModelInput(None, work.digest)]], services, shelf, link)
 
 
 def _generate(
@@ -181,12 +169,6 @@ def _count_equal_before(session: Session, image: SourceImage) -> int:
     row = SourceImage
     equal = (row.job_id == image.job_id, row.digest == image.digest, row.position < image.position)
     return session.scalar(select(func.count()).where(*equal)) or 0
-
-
-def _segmentation(session: Session, job: Job, image: SourceImage) -> Segmentation | None:
-    if job.kind != "segmentation":
-        return None
-    return Segmentation(tuple(job.classes), image.mask_digest, relation_of(session, job.id) == "metamorphic")
 
 
 class _Round(TypedDict, total=False):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+from gateway.kinds import TaskKind
 from gateway.methods import JobMethod
 from gateway.methods.counterfactual import MethodImage, TaskDescription
 from gateway.model_services.image_shelf import ImageShelf
@@ -13,20 +15,12 @@ from shared.schemas.designs import ChosenValue
 
 
 @dataclass(frozen=True, slots=True)
-class Segmentation:
-    """The classes of a segmentation job, and the image's mask if it has one. A job without masks is metamorphic."""
-
-    classes: tuple[str, ...]
-    mask_digest: str | None
-    metamorphic: bool
-
-
-@dataclass(frozen=True, slots=True)
 class ImageWork:
     """What the work on one source image reads from the database.
 
     `pixels` is width × height, `occurrence` the number of equal images before it in the job. `rendered` holds the ids
     and digests of its counterfactuals if they exist already; then `models` are those without predictions for them.
+    `classes` are those of the job. `metamorphic`: no image of the job has ground truth, a label or a mask.
     `object_mask` is the digest of the mask of its object, which is not a ground truth.
     `values`, in a job of rounds: what the image gets in this round; `first_ordinal` counts its counterfactuals of
     earlier rounds, and `predicted` says that its original has predictions.
@@ -39,12 +33,15 @@ class ImageWork:
     digest: str
     pixels: int
     occurrence: int
+    kind: TaskKind[Any, Any]
+    classes: tuple[str, ...]
     ground_truth: str | None
+    mask_digest: str | None
+    metamorphic: bool
     task_description: TaskDescription
     methods: tuple[JobMethod, ...]
     models: tuple[TestedModel, ...]
     seed: int
-    segmentation: Segmentation | None = None
     object_mask: str | None = None
     rendered: tuple[tuple[str, str], ...] | None = None
     values: tuple[ChosenValue, ...] | None = None
@@ -57,8 +54,7 @@ def source_of(work: ImageWork, shelf: ImageShelf) -> MethodImage:
     # Equal images at two positions are two source images: their seeds differ. Positions do not enter the seed, so
     # a longer or reordered job reuses the recorded calls of an earlier one.
     payload = ImagePayload(png=shelf.load(work.digest))
-    digest = work.segmentation.mask_digest if work.segmentation else None
-    mask = None if digest is None else ImagePayload(png=shelf.load(digest))
+    mask = None if work.mask_digest is None else ImagePayload(png=shelf.load(work.mask_digest))
     return MethodImage(
         f"{work.digest}/{work.occurrence}",
         payload,

@@ -10,7 +10,6 @@ from shared.chunks import chunks
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, ImagePayload
 
 PIXELS_PER_REQUEST = MAX_IMAGES_PER_MESSAGE * 512**2
-TOP = 5  # classes that a row of `tables.Prediction` keeps
 
 
 class ModelInput(NamedTuple):

@@ -146,13 +146,13 @@ def _check(
     models = tuple(model for model in work.models if model.name == name)
     judge = judge_of(originals.kind, originals.classes, "labelled", originals.seed)
     for image in originals.images:
-        segmentation = None if work.segmentation is None else replace(work.segmentation, mask_digest=image.mask)
         of_image = replace(
             work,
             id=image.id,
             digest=image.digest,
             ground_truth=image.label,
-            segmentation=segmentation,
+            mask_digest=image.mask,
+            metamorphic=False,
             object_mask=None,
             models=models,
         )
@@ -163,12 +163,11 @@ def _check(
                 raise
             continue
         for row in rows:
-            judge.add(image.group, image.label, _row(row))
+            judge.add(image.group, _row(row))
     return judge.check()
 
 
 def _row(row: PredictionColumns) -> PredictionRow:
     return PredictionRow(
-        0, "", None, row["model"], row["predicted"], row["ground_truth_probability"], row["rank"], None,
-        row["overlaps"], row["confusion"],
-    )  # fmt: skip
+        0, "", None, row["model"], row["predicted"], row["probability"], None, row["scores"], row["detail"]
+    )

@@ -38,9 +38,9 @@ _COPIES = (
     """,
     """
     INSERT INTO predictions (id, job_id, source_image_id, counterfactual_id, model, predicted, probability,
-        ground_truth_probability, rank, flipped, top)
+        flipped, scores, detail)
     SELECT md5(s.id || p.id), s.job_id, s.id, md5(s.id || p.counterfactual_id), p.model, p.predicted, p.probability,
-        p.ground_truth_probability, p.rank, p.flipped, p.top
+        p.flipped, p.scores, p.detail
     FROM source_images s JOIN source_images o ON o.job_id = :small AND o.position = s.position % :images
         JOIN predictions p ON p.source_image_id = o.id
     WHERE s.job_id = :large AND s.position >= :first AND s.position < :last

@@ -35,11 +35,12 @@ class UploadedModel(Contract):
         return values
 
 
-class _ModelRequest(Contract):
-    """A request to one model under test: an alias of the profile, or an uploaded model by its digest."""
+class ModelRequest(Contract):
+    """Images for one model under test: an alias of the profile, or an uploaded model by its digest."""
 
     model: Annotated[str, Field(min_length=1, max_length=200)]
     upload: UploadedModel | None = None
+    images: Images
 
     @model_serializer(mode="wrap")
     def _to_wire(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -55,10 +56,8 @@ class _ModelRequest(Contract):
         return self
 
 
-class PredictRequest(_ModelRequest):
+class PredictRequest(ModelRequest):
     """`POST /v1/predictions`: predictions of one model under test on some images."""
-
-    images: Images
 
 
 class PredictReply(Contract):
@@ -68,10 +67,8 @@ class PredictReply(Contract):
     probabilities: list[list[float]]
 
 
-class SegmentRequest(_ModelRequest):
+class SegmentRequest(ModelRequest):
     """`POST /v1/segmentations`: the label maps of one segmenter under test on some images."""
-
-    images: Images
 
 
 class SegmentReply(Contract):

@@ -159,13 +159,12 @@ class Heartbeat(RepairProgress):
 
 
 class Judgement(Contract):
-    """Results of one arm on the judged images, in their order: correctness, and p(ground truth) in 0 … 1.
+    """Results of one arm on the judged images, in their order: scores by label (`shared.scores`).
 
     For segmenters `confusion`: pixels by mask class and predicted class (`shared.label_maps.pack_counts`).
     """
 
-    correct: list[bool] = Field(default_factory=list)
-    p_truth: list[float] = Field(default_factory=list)
+    scores: list[dict[str, float]]
     confusion: list[list[int]] = Field(default_factory=list)
 
 

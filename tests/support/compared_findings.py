@@ -10,8 +10,8 @@ from sqlalchemy import select
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import SourceImage
 from gateway.report.build import store_report, write_report
-from gateway.results.classification import JobRows
 from gateway.results.corroboration import Vectors, with_corroboration
+from gateway.results.job_rows import JobRows
 from gateway.results.own_images import load_own_images
 from shared.schemas.results import JobResults
 from shared.storage import ObjectStore

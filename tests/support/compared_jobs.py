@@ -69,7 +69,8 @@ def _add_second_method(session: Session, job: Job) -> None:
     edited = select(Prediction).where(Prediction.job_id == job.id, Prediction.counterfactual_id.is_not(None))
     for prediction in session.scalars(edited).all():
         new_id, counterfactual = f"lance-{prediction.id}"[:32], f"lance-{prediction.counterfactual_id}"
-        session.add(_copy(prediction, id=new_id, counterfactual_id=counterfactual, rank=1))
+        right = {"scores": dict.fromkeys(prediction.scores, 1.0), "detail": {**prediction.detail, "rank": 1}}
+        session.add(_copy(prediction, id=new_id, counterfactual_id=counterfactual, **right))
 
 
 def _copy_job(session: Session, job_id: str, copy_id: str) -> None:

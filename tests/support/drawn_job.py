@@ -25,6 +25,7 @@ from shared.seeds import derive_id, derive_seed
 from shared.storage import ObjectStore, image_key
 from tests.support.gateway_under_test import Gateway, serve_gateway
 from tests.support.job_counts import store_counts
+from tests.support.predictions import ranked
 from tests.support.snapshots import Snapshot, put_unsynced, take_snapshot
 from tinyworld.objects.captions import caption
 from tinyworld.objects.render import render
@@ -291,8 +292,6 @@ def _prediction(source: SourceImage, row_id: str | None, scene: Scene, model: st
         model=model,
         predicted=first,
         probability=most,
-        ground_truth_probability=most if right else (1 - most) * 0.7,
-        rank=1 if right else 2,
         flipped=None if row_id is None else right != original,
-        top=[{"class": name, "probability": probability} for name, probability in top],
+        **ranked(scene.label, 1 if right else 2, most if right else (1 - most) * 0.7, top),
     )

@@ -7,13 +7,13 @@ from functools import cache
 import numpy as np
 from sqlalchemy.orm import Session
 
-from gateway.analysis.segmentation import lost_classes, named_overlaps
 from gateway.database.sessions import Sessions
 from gateway.database.tables import LOCAL_OWNER, Counterfactual, Image, Job, OwnedImage, Owner, Prediction, SourceImage
 from gateway.methods import read_method
 from gateway.report.build import build_report
 from shared.images import CanonicalImage, from_array
-from shared.label_maps import OTHER, Map, confusion, pack_counts
+from shared.label_maps import OTHER, Map, confusion, named_overlaps, pack_counts
+from shared.scores import lost_labels, with_mean
 from shared.storage import ObjectStore, image_key
 from tests.support.job_counts import store_counts
 from tests.support.snapshots import Snapshot, put_unsynced, take_snapshot
@@ -115,7 +115,7 @@ def _prediction(
     source: SourceImage, row: Counterfactual | None, found: Map, reference: Map | None, digest: str
 ) -> Prediction:
     counts = None if reference is None else confusion(reference, found, len(CLASSES))
-    overlaps = None if counts is None else named_overlaps(counts, CLASSES)
+    scores = {} if counts is None else with_mean(named_overlaps(counts, CLASSES))
     return Prediction(
         id=f"{source.id}-{'' if row is None else row.ordinal}-seen",
         job_id=source.job_id,
@@ -124,11 +124,10 @@ def _prediction(
         model=MODEL,
         predicted=CLASSES[int(found.clip(max=3)[0, 0])],
         probability=0.5,
-        flipped=None if row is None or overlaps is None else bool(lost_classes(overlaps, overlaps)),
-        top=[],
-        map_digest=digest,
-        overlaps=overlaps,
-        confusion=None if counts is None else pack_counts(counts),
+        flipped=None if row is None or counts is None else bool(lost_labels(scores, scores)),
+        scores=scores,
+        detail={"top": [], "confusion": None if counts is None else [*pack_counts(counts)]},
+        image_digest=digest,
     )
 
 

@@ -13,6 +13,7 @@ from shared.images import from_array
 from shared.seeds import derive_id
 from shared.storage import image_key
 from tests.support.gateway_under_test import Gateway
+from tests.support.predictions import ranked
 
 SOURCES = 40  # of each class
 LABELS = ("bus", "car")
@@ -73,9 +74,7 @@ def predict(gateway: Gateway, run: str, weak: bool) -> None:
                         model=model,
                         predicted=source.ground_truth if right else "boat",
                         probability=0.9,
-                        ground_truth_probability=0.9 if right else 0.05,
-                        rank=1 if right else 2,
-                        top=[],
+                        **ranked(source.ground_truth, 1 if right else 2, 0.9 if right else 0.05),
                     )
                 )
         session.execute(update(SourceImage).where(SourceImage.job_id == run).values(state="done"))

@@ -137,7 +137,7 @@ class Site:
                 .order_by(c.position, c.method, c.ordinal)
             ).all()
             predictions = session.execute(
-                select(p.model, p.predicted, p.probability, p.rank, c.position, c.ordinal)
+                select(p.model, p.predicted, p.probability, p.detail, c.position, c.ordinal)
                 .join(c, p.counterfactual_id == c.id, isouter=True)
                 .where(p.job_id == job_id)
                 .order_by(p.model, c.position, c.ordinal, p.probability)

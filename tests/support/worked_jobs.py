@@ -7,11 +7,12 @@ from sqlalchemy import insert, update
 from gateway.database.sessions import Sessions
 from gateway.database.tables import Counterfactual, Job, Prediction, SourceImage
 from gateway.methods import read_method
+from tests.support.predictions import ranked
 from tests.support.rows import add_job
 
 EDITS = 5
 LONG = "A red car on a street. It is a sunny day, and many people walk by. " * 4
-TOP = [{"class": f"a class with a long name {n}", "probability": 0.2} for n in range(5)]
+TOP = [(f"a class with a long name {n}", 0.2) for n in range(5)]
 
 
 def add_worked_job(sessions: Sessions, job_id: str, images: int) -> None:
@@ -21,10 +22,9 @@ def add_worked_job(sessions: Sessions, job_id: str, images: int) -> None:
     for position in range(images):
         source = f"{job_id}-{position}"
         common = {"job_id": job_id, "source_image_id": source}
-        opinion = {**common, "model": "m", "predicted": "car", "probability": 0.9, "rank": 1, "top": TOP}
-        predictions.append(
-            {**opinion, "id": f"{source}-prediction", "counterfactual_id": None, "ground_truth_probability": 0.9}
-        )
+        opinion = {**common, "model": "m", "predicted": "car", "probability": 0.9}
+        right = ranked("car", 1, 0.9, TOP)
+        predictions.append({**opinion, **right, "id": f"{source}-prediction", "counterfactual_id": None})
         for ordinal in range(EDITS + 1):
             edit = ordinal < EDITS
             change = {"factor": "weather", "from_value": "sun", "to_value": f"w{ordinal}", "from_phrase": LONG}
@@ -45,10 +45,8 @@ def add_worked_job(sessions: Sessions, job_id: str, images: int) -> None:
                     "lineage": {"evaluations": 10, "prompt": LONG},
                 }
             )
-            predictions.append(
-                {**opinion, "id": f"{source}-{ordinal}-prediction", "counterfactual_id": f"{source}-{ordinal}"}
-            )
-            predictions[-1]["ground_truth_probability"] = 0.8
+            right, name = ranked("car", 1, 0.8, TOP), f"{source}-{ordinal}"
+            predictions.append({**opinion, **right, "id": f"{name}-prediction", "counterfactual_id": name})
     with sessions.begin() as session:
         session.execute(update(SourceImage).values(state="done", ground_truth="car"))
         session.execute(insert(Counterfactual), counterfactuals)

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from evaluator_service.models_under_test.segmentation import ImageSegmenter
 from gateway.analysis.certainty import clustered_rate
-from gateway.analysis.segmentation import image_overlap, named_overlaps, scores
+from gateway.analysis.segmentation import scores
 from research.judges.segmentation import instances
 from research.measure.repair.printing import road_table
 from research.measure.repair.records import (
@@ -51,10 +51,11 @@ from research.measure.repair.running import measure_repairs, repair_spec
 from research.measure.repair.truth import Truth
 from research.system.public_jobs import embedded_client
 from shared.chunks import chunks
-from shared.label_maps import VOID, class_indices, confusion
+from shared.label_maps import VOID, class_indices, confusion, named_overlaps
 from shared.profiles import load_profile, shipped_profiles
 from shared.schemas.jobs import JobSpec
 from shared.schemas.repairs import Arm, RepairView
+from shared.scores import whole, with_mean
 from shared.weights import Weights
 from tinyworld.domain.scenes import Shown, scenes_without
 from tinyworld.drawing.canvas import Image
@@ -178,8 +179,8 @@ class SegmenterResults:
 
     def overlaps(self, label: str | None = None) -> NDArray[np.float64]:
         """IoU per scene (n): of one class that every scene shows, or the mean over the classes of its mask."""
-        by_class = [named_overlaps(counts, LABELS) for counts in self.counts]
-        return np.array([image_overlap(ious) if label is None else ious[label] for ious in by_class], np.float64)
+        by_class = [with_mean(named_overlaps(counts, LABELS)) for counts in self.counts]
+        return np.array([whole(ious) if label is None else ious[label] for ious in by_class], np.float64)
 
     def figures(self) -> PixelFigures:
         """The figures over all pixels together."""

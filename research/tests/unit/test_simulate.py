@@ -24,7 +24,7 @@ def test_the_tables_have_the_effects_rates_and_correlation_that_they_are_made_wi
     for cell, effect in truths(setting).items():
         assert differences(outcomes, outcomes.cells[cell]).correct.mean() == pytest.approx(effect, abs=0.03)
     first = np.unique(outcomes.source, return_index=True)[1]
-    null, counterfactual = outcomes.null.correct[first], outcomes.counterfactual.correct[first]
+    null, counterfactual = outcomes.null[first], outcomes.counterfactual[first]
     assert null.mean() == pytest.approx(0.8, abs=0.02)
     cars = outcomes.source[first] >= 3_000
     assert np.corrcoef(null[cars], counterfactual[cars])[0, 1] == pytest.approx(0.5, abs=0.06)

@@ -17,8 +17,9 @@ from transformers.models.segformer.image_processing_pil_segformer import Segform
 from evaluator_service.models_under_test.segmentation import ImageSegmenter
 from evaluator_service.retraining import augment
 from evaluator_service.trainable import IGNORED, TrainableSegmenter, TrainingExample
-from shared.label_maps import OTHER, VOID, class_indices, confusion, pack_counts
+from shared.label_maps import OTHER, VOID, class_indices, confusion, named_overlaps, pack_counts, unpack_counts
 from shared.problems import InvalidInput
+from shared.scores import with_mean
 from shared.weights import Weights
 
 OWN = ["car", "road", "car", "sky"]
@@ -114,6 +115,7 @@ def test_it_is_judged_by_the_map_that_it_gives_under_test(folder: Path) -> None:
     assert table[trainable._outputs.classes.index("road")] == OTHER
     expected = [pack_counts(confusion(mask, table[label_map], 2)) for mask, label_map in zip(masks, maps, strict=True)]
     assert judgement.confusion == expected
+    assert judgement.scores == [with_mean(named_overlaps(unpack_counts(counts, 2), classes)) for counts in expected]
 
 
 def test_classes_that_the_model_lacks_and_images_without_masks_are_refused(folder: Path) -> None:

@@ -16,7 +16,7 @@ from gateway.api.event_feed import BATCH, POLL_SECONDS
 from gateway.database.events import add_event
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import Job, Report, SourceImage
-from gateway.results.classification import load_rows
+from gateway.results.job_rows import load_rows
 from gateway.results.measure import measure
 from shared.schemas.reports import JobReport
 from shared.schemas.results import JobResults

@@ -22,6 +22,7 @@ from shared.schemas.estimates import Confirmation, Interval
 from shared.schemas.results import ModelResults
 from tests.support.drawn_job import add_second_changes
 from tests.support.gateway_under_test import Gateway
+from tests.support.predictions import ranked
 
 
 def finish(
@@ -42,7 +43,7 @@ def finish(
         for source in sources:
             common = {"job_id": job, "source_image_id": source.id}
             truth = source.ground_truth
-            shown = {"model": "m1", "probability": 0.9, "ground_truth_probability": 0.9, "top": []}
+            shown = {"model": "m1", "probability": 0.9}
             opinions: list[tuple[str | None, bool]] = [(None, True)]
             if source.position < images:
                 opinions += [(f"{source.id}-0", right), (f"{source.id}-1", arms_right)]
@@ -57,7 +58,7 @@ def finish(
                     {**arm, "id": f"{source.id}-1", "ordinal": 1, "arm": "null", "null_ordinal": None, "changes": []}
                 )
             for name, correct in opinions:
-                values = {"predicted": truth if correct else "boat", "rank": 1 if correct else 2}
+                values = {"predicted": truth if correct else "boat", **ranked(truth, 1 if correct else 2, 0.9)}
                 key = f"{name or source.id}-m1"
                 predictions.append({**common, **shown, **values, "id": key, "counterfactual_id": name})
         session.execute(insert(Counterfactual), edits)
@@ -107,7 +108,9 @@ def test_an_improvement_is_confirmed_by_a_gain(gateway: Gateway, right: bool, ve
         for prediction, arm in session.execute(
             sources.where(Prediction.model == "m1", SourceImage.ground_truth == "bus")
         ):
-            prediction.predicted, prediction.rank = ("bus", 1) if arm == "edit" else ("boat", 2)
+            prediction.predicted, rank = ("bus", 1) if arm == "edit" else ("boat", 2)
+            prediction.scores = {"bus": float(rank == 1)}
+            prediction.detail = {**prediction.detail, "rank": rank}
     before = build_report(sessions, store, "drawn", [])
     gains = {effect.cell.value for row in before.results if row.model == "m1" for effect in row.findings}
     assert "night" in gains

@@ -26,6 +26,7 @@ from shared.schemas.jobs import JobSpec
 from shared.schemas.results import JobResults
 from tests.support.drawn_job import add_second_changes
 from tests.support.gateway_under_test import Gateway
+from tests.support.predictions import ranked
 
 _WEIGHTS = {"hub": "someone/editor", "revision": "0" * 40, "dtype": "float32", "gigabytes": 1, "licence": "none"}
 PIX2PIX = InstructPix2Pix.model_validate({"engine": "instruct-pix2pix", "weights": _WEIGHTS})
@@ -79,8 +80,9 @@ def finish(sessions: Sessions, job: str, *, returns: bool, images: int = 99) -> 
                     rows.append({**shared, "scores": {}, **arm, "id": arm_id, "ordinal": ordinal, "arm": "null"})
                     opinions.append((arm_id, True))
             for image, right in opinions:
-                values = {"predicted": source.ground_truth if right else "boat", "rank": 1 if right else 2}
-                shown = {"model": "m1", "probability": 0.9, "ground_truth_probability": 0.9, "top": []}
+                truth = ranked(source.ground_truth, 1 if right else 2, 0.9)
+                values = {"predicted": source.ground_truth if right else "boat", **truth}
+                shown = {"model": "m1", "probability": 0.9}
                 key = f"{image or source.id}-m1"
                 predictions.append({**common, **shown, **values, "id": key, "counterfactual_id": image})
         if rows:

@@ -17,11 +17,10 @@ from contrafact.repair_commands import result_tables
 from evaluator_service.models_under_test.loading import load_folder
 from evaluator_service.models_under_test.segmentation import ImageSegmenter
 from evaluator_service.repair_worker import Trainer
-from gateway.analysis.segmentation import overlaps
 from gateway.database.tables import LOCAL_OWNER, ModelUnderTest
 from gateway.repairs.repairs import order
 from gateway.settings import Settings
-from shared.label_maps import class_indices, confusion
+from shared.label_maps import class_indices, confusion, overlaps
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.repairs import RepairLease, RepairResult
 from shared.storage import repair_key

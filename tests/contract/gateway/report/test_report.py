@@ -20,7 +20,7 @@ from gateway.report.markdown import report_markdown
 from gateway.report.page import report_data
 from gateway.report.thumbnails import LONGEST_SIDE
 from gateway.report.words import marked_caption
-from gateway.results.classification import load_rows
+from gateway.results.job_rows import load_rows
 from gateway.results.measure import measure
 from shared.schemas.metrics import OriginalsCheck
 from shared.schemas.reports import JobReport
@@ -30,6 +30,7 @@ from shared.storage import DirectoryStore
 from shared.wording import nothing_accepted, percent
 from tests.support.drawn_job import add_drawn_job
 from tests.support.json_values import value_at
+from tests.support.predictions import forget_truths
 
 Measured = tuple[Sessions, DirectoryStore, JobResults, str]
 
@@ -183,8 +184,7 @@ def test_without_ground_truth_predictions_are_compared_with_those_of_the_origina
     add_drawn_job(sessions, store, "unlabelled", per_class=3)
     with sessions.begin() as session:
         session.execute(update(SourceImage).where(SourceImage.job_id == "unlabelled").values(ground_truth=None))
-        unlabelled = update(Prediction).where(Prediction.job_id == "unlabelled")
-        session.execute(unlabelled.values(ground_truth_probability=None, rank=None))
+        forget_truths(session, "unlabelled")
     with sessions() as session:
         results = measure(load_rows(session, "unlabelled"))
     for result in results.results:

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import httpx
 import pytest
 import yaml
-from sqlalchemy import update
+from sqlalchemy import select
 
 from gateway.database.tables import Prediction
 from tests.support.gateway_under_test import Gateway, serve_gateway
@@ -56,7 +56,9 @@ def test_a_release_that_is_never_right_does_not_pass(tmp_path: Path) -> None:
         run = gateway.client.post("/suites/street/runs", json={"model": "m1"}).json()["id"]
         predict(gateway, run, weak=False)
         with gateway.context.sessions.begin() as session:
-            session.execute(update(Prediction).values(predicted="boat", rank=2, ground_truth_probability=0.05))
+            for row in session.scalars(select(Prediction)):
+                row.predicted, row.scores = "boat", dict.fromkeys(row.scores, 0.0)
+                row.detail = {**row.detail, "rank": 2, "truth_probability": 0.05}
         page = tmp_path / "page.md"
         command = ["gate", "--suite", "street", "--model", "m1", "--max-drop", "20", "--markdown", page]
         ended = contrafact(str(gateway.client.base_url), *command, code=2)

@@ -20,6 +20,7 @@ from shared.storage import ObjectStore, image_key
 from tests.support.browser import needs_browser, open_page, overflow, violations
 from tests.support.gateway_under_test import Gateway, serve_gateway
 from tests.support.job_counts import store_counts
+from tests.support.predictions import ranked
 from tinyworld.objects.render import render
 from tinyworld.objects.world import sample_scene
 
@@ -67,8 +68,8 @@ def _prediction(source: SourceImage, row: Counterfactual | None) -> Prediction:
     return Prediction(
         id=f"{source.id}-{row.ordinal if row else 'own'}", job_id=JOB, source_image_id=source.id,
         counterfactual_id=row.id if row else None, model=MODEL, predicted=predicted, probability=0.9,
-        ground_truth_probability=0.9 if right else 0.1, rank=1 if right else 2,
-        flipped=None if row is None else not right, top=[{"class": predicted, "probability": 0.9}],
+        flipped=None if row is None else not right,
+        **ranked(source.ground_truth, 1 if right else 2, 0.9 if right else 0.1, [(predicted, 0.9)]),
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from gateway.methods import read_method
 from gateway.report.build import build_report
 from tests.support.drawn_job import serve_drawn_job
 from tests.support.gateway_under_test import Gateway, serve_gateway
+from tests.support.predictions import confusion_of, forget_truths
 from tests.support.segmented_job import add_segmented_job
 
 LINK = re.compile(r'<a [^>]*?href="(/jobs/\w+/gallery\?[^"]+)"([^>]*)>')
@@ -41,11 +42,13 @@ def complicate(gateway: Gateway, *, labelled: bool) -> None:
         predictions = select(Prediction).where(Prediction.job_id == "drawn").order_by(Prediction.id)
         for number, wrong in enumerate(session.scalars(predictions)):
             if number % 5 == 0:
-                wrong.predicted, wrong.rank = f"kind {number % 97:02}", 2
+                wrong.predicted = f"kind {number % 97:02}"
+                wrong.scores = dict.fromkeys(wrong.scores, 0.0)
+                wrong.detail = {**wrong.detail, "rank": 2}
         session.execute(update(SourceImage).where(SourceImage.position == 3).values(ground_truth=None))
         if not labelled:
             session.execute(update(SourceImage).values(ground_truth=None))
-            session.execute(update(Prediction).values(rank=None, ground_truth_probability=None))
+            forget_truths(session, "drawn")
     build_report(gateway.context.sessions, gateway.context.store, "drawn", [])
 
 
@@ -147,7 +150,7 @@ def test_a_link_leads_to_the_very_images(segmented: Gateway) -> None:
         row, column = map(classes.index, places)
         nulls = set()
         for prediction in session.scalars(select(Prediction).where(Prediction.counterfactual_id.like("segmented-%-0"))):
-            counts = prediction.confusion or []
+            counts = confusion_of(prediction)
             if [row, column] in [counts[at : at + 2] for at in range(0, len(counts), 3)]:
                 nulls.add(prediction.source_image_id)
         edits = select(Counterfactual).where(Counterfactual.job_id == "segmented", Counterfactual.arm == "edit")

@@ -18,6 +18,7 @@ from tests.support.browser import PHONE, needs_browser, open_page, overflow, vio
 from tests.support.drawn_job import add_drawn_job, serve_drawn_job
 from tests.support.gateway_under_test import Gateway
 from tests.support.pages import page_text
+from tests.support.predictions import forget_truths
 
 OVERVIEW = "/jobs/drawn/overview"
 THRESHOLD = 0.75
@@ -84,12 +85,14 @@ def test_the_figures_at_a_threshold_are_those_of_confident_predictions(site: Gat
     with site.context.sessions() as session:
         c, p = Counterfactual, Prediction
         rows = session.execute(
-            select(c.source_image_id, c.ordinal, c.arm, c.null_ordinal, c.to_value, p.rank, p.probability)
+            select(c.source_image_id, c.ordinal, c.arm, c.null_ordinal, c.to_value, p.scores, p.probability)
             .join(p, p.counterfactual_id == c.id)
             .join(SourceImage, SourceImage.id == c.source_image_id)
             .where(c.job_id == "drawn", p.model == "night-bus", SourceImage.ground_truth == "bus", c.accepted)
         ).all()
-    right = {(row.source_image_id, row.ordinal): row.rank == 1 and row.probability >= THRESHOLD for row in rows}
+    right = {
+        (row.source_image_id, row.ordinal): row.scores["bus"] == 1 and row.probability >= THRESHOLD for row in rows
+    }
     changed = [row for row in rows if row.arm == "edit" and row.to_value == "night"]
     losses = [right[row.source_image_id, row.ordinal] - right[row.source_image_id, row.null_ordinal] for row in changed]
     points = round(100 * sum(losses) / len(losses))
@@ -175,7 +178,7 @@ def test_without_ground_truth_the_classes_are_those_predicted_on_the_source(tmp_
     with serve_drawn_job(tmp_path, per_class=16) as gateway:
         with gateway.context.sessions.begin() as session:
             session.execute(update(SourceImage).values(ground_truth=None))
-            session.execute(update(Prediction).values(rank=None, ground_truth_probability=None))
+            forget_truths(session, "drawn")
         build_report(gateway.context.sessions, gateway.context.store, "drawn")
         text = page_text(gateway.client, f"{OVERVIEW}?model=sound")
         link, words = tile(text, "bus, to snow")

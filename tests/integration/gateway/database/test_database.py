@@ -10,17 +10,14 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import func, insert, inspect, make_url, select, text, update
+from sqlalchemy import func, inspect, make_url, select, text
 from sqlalchemy.exc import IntegrityError, StatementError, TimeoutError
 
-from gateway.database.columns import SourceImageState
-from gateway.database.counts import count_rows
 from gateway.database.events import add_event
 from gateway.database.sessions import Sessions, database_now, migrate, migration_config, open_engine, reading
-from gateway.database.tables import Counterfactual, Event, Job, Owner, Prediction, SourceImage, Table, Upload
+from gateway.database.tables import Event, Job, Owner, SourceImage, Table
 from tests.support.rows import add_job
 from tests.support.threads import run_together
-from tests.support.worked_jobs import EDITS, add_worked_job
 
 
 def test_migrations_make_exactly_the_tables(sessions: Sessions) -> None:
@@ -61,45 +58,6 @@ def test_migrations_go_down_to_nothing_and_up_again_revision_by_revision(session
         with engine.begin() as connection:
             command.upgrade(migration_config(connection), revision.revision)
     test_migrations_make_exactly_the_tables(sessions)
-
-
-def test_migrating_with_rows_keeps_them(sessions: Sessions) -> None:
-    add_job(sessions, "j", images=2)
-    engine = sessions.kw["bind"]
-    with engine.begin() as connection:
-        command.downgrade(migration_config(connection), "0001")
-    migrate(engine)
-    with sessions() as session:
-        assert [image.state for image in session.get_one(Job, "j").source_images] == ["pending"] * 2
-
-
-def test_migrating_counts_the_images_and_edits_of_jobs(sessions: Sessions) -> None:
-    add_job(sessions, "empty", images=0)
-    add_job(sessions, "j", images=6)
-    states: tuple[SourceImageState, ...] = ("done", "done", "failed", "pending", "cancelled", "pending")
-    with sessions.begin() as session:
-        for image, state in zip(session.get_one(Job, "j").source_images, states, strict=True):
-            image.state, image.ground_truth = state, "car" if state == "done" else None
-        fates = [("edit", "", True), ("edit", "label", True), ("edit", "no change", False), ("null", "", True)]
-        for ordinal, (arm, check, rendered) in enumerate(fates * 2):
-            session.add(
-                Counterfactual(
-                    id=f"c{ordinal}", job_id="j", source_image_id="j-0", position=0, method="shifts", ordinal=ordinal,
-                    arm=arm, seed=0, check=check, accepted=not check, image_digest="0" * 64 if rendered else None,
-                )
-            )  # fmt: skip
-        expected = count_rows(session, "j")
-    engine = sessions.kw["bind"]
-    with engine.begin() as connection:
-        command.downgrade(migration_config(connection), "0011")
-    migrate(engine)
-    with sessions() as session:
-        assert session.get_one(Job, "j").counts == expected == {
-            "images": 6, "labelled": 2, "done": 2, "failed": 1, "cancelled": 1, "shifts/proposed": 6,
-            "shifts/rendered": 4, "shifts/accepted": 2, "shifts/rejected/label": 2, "shifts/rejected/no change": 2,
-            "shifts/null": 2,
-        }  # fmt: skip
-        assert session.get_one(Job, "empty").counts == {}
 
 
 def test_times_come_back_as_utc(sessions: Sessions) -> None:
@@ -162,39 +120,3 @@ def test_states_outside_the_state_machine_are_refused(sessions: Sessions) -> Non
     add_job(sessions, "j", images=1)
     with pytest.raises(IntegrityError), sessions.begin() as session:
         session.get_one(SourceImage, "j-0").state = "leased"  # without a token
-
-
-def test_migrating_forgets_which_image_a_file_gave(sessions: Sessions) -> None:
-    """Before 0018, files with a colour profile gave other pixels. Their images, and the jobs that use them, stay."""
-    add_job(sessions, "j", images=1)
-    with sessions() as session:
-        image = session.get_one(SourceImage, "j-0")
-        digest, owner = str(image.digest), image.job.owner_id
-    engine = sessions.kw["bind"]
-    with engine.begin() as connection:
-        command.downgrade(migration_config(connection), "0017")
-        connection.execute(insert(Upload).values(owner_id=owner, original_digest="f" * 64, digest=digest))
-    migrate(engine)
-    with sessions() as session:
-        assert session.scalars(select(Upload)).all() == []
-        assert session.get_one(SourceImage, "j-0").digest == digest
-
-
-def test_sham_arms_may_be_stored_after_a_migration_that_keeps_predictions(sessions: Sessions) -> None:
-    add_worked_job(sessions, "job", 2)
-    engine = sessions.kw["bind"]
-    with engine.begin() as connection:
-        command.downgrade(migration_config(connection), "0014")
-    migrate(engine)
-    edits = update(Counterfactual).where(Counterfactual.id == "job-0-0")
-    with sessions.begin() as session:
-        assert session.scalar(select(func.count()).select_from(Prediction)) == 2 * (1 + EDITS + 1)
-        assert session.scalars(select(Counterfactual.counted)).all() == [True] * 2 * (EDITS + 1)
-        session.execute(edits.values(arm="sham"))
-    with pytest.raises(IntegrityError), sessions.begin() as session:
-        session.execute(edits.values(arm="placebo"))
-    with engine.begin() as connection:
-        command.downgrade(migration_config(connection), "0014")
-        left = connection.execute(text("SELECT count(*) FROM counterfactuals")).scalar_one()
-    assert left == 2 * (EDITS + 1) - 1, "a schema without sham arms keeps none"
-    migrate(engine)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
+from gateway.analysis.effects import Outcomes
 from gateway.database.sessions import Sessions
 from gateway.database.tables import Counterfactual
 from gateway.jobs.choices import methods_listing
@@ -17,7 +18,7 @@ from gateway.methods.inverted import InversionParameters, prompt_edit
 from gateway.methods.paraphrase import LEAD
 from gateway.methods.reconstruction import reconstruction
 from gateway.methods.shifts import Shift, ShiftsParameters, apply_shift, shifts
-from gateway.results.classification import load_rows
+from gateway.results.job_rows import load_rows
 from shared.images import encode
 from shared.profiles import load_profile
 from shared.schemas.base import ImagePayload
@@ -169,9 +170,10 @@ def test_a_job_of_both_gives_rows_that_are_counted(sessions: Sessions, tmp_path:
                 select(Counterfactual.to_value).where(Counterfactual.method == "shifts", Counterfactual.arm == "edit")
             ).all()
         reconstructed = rows.models["m1", "reconstruction"]
-        rebuilt = reconstructed.outcomes
+        rebuilt = reconstructed.scores
+        assert isinstance(rebuilt, Outcomes)
         assert (len(rebuilt.source), reconstructed.left_out, rebuilt.cells) == (3, 0, {})
-        assert np.array_equal(rebuilt.null.predicted, rebuilt.original.predicted)
+        assert np.array_equal(rebuilt.ranks.null.predicted, rebuilt.ranks.original.predicted)
         assert Counter(cells) == {"night": 3, "snow": 3}
         for client in site.clients:
             client.close()

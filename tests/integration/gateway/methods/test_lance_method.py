@@ -13,7 +13,7 @@ from gateway.database.sessions import Sessions
 from gateway.database.tables import Counterfactual
 from gateway.methods.counterfactual import MethodCounterfactual
 from gateway.methods.lance import LANCE_FACTORS, LanceParameters, lance
-from gateway.results.classification import load_rows
+from gateway.results.job_rows import load_rows
 from shared.problems import GenerationFailed
 from shared.schemas.language import GenerateReply, GenerateRequest
 from shared.storage import DirectoryStore

@@ -29,7 +29,7 @@ def test_only_missing_predictions_are_made_even_if_the_weights_have_changed(site
     finish(site)
     with site.sessions.begin() as session:
         session.execute(update(SourceImage).where(SourceImage.position == 2).values(state="failed", generated=False))
-        session.execute(update(Prediction).values(top=[]))  # so that a second writing of it would show
+        session.execute(update(Prediction).values(probability=0.125))  # so that a second writing of it would show
     counterfactuals, _ = site.results()
     site.small.calls.clear()
     site.small.revision = "2"  # what was recorded is not found any more
@@ -42,7 +42,8 @@ def test_only_missing_predictions_are_made_even_if_the_weights_have_changed(site
         rendered = session.scalars(select(Counterfactual.id).where(Counterfactual.position < 2)).all()
         predictions = session.scalars(select(Prediction).where(Prediction.model == "m2")).all()
         assert {row.counterfactual_id for row in predictions} == {None, *rendered}
-        assert all(row.top == [] for row in session.scalars(select(Prediction).where(Prediction.model == "m1")))
+        kept = session.scalars(select(Prediction.probability).where(Prediction.model == "m1"))
+        assert set(kept) == {0.125}
         assert all((row.flipped is None) == (row.counterfactual_id is None) for row in predictions)
     assert site.state() == "done"
 

@@ -9,12 +9,13 @@ from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import LOCAL_OWNER, Counterfactual, Prediction, SourceImage
 from gateway.export.selection import Selection, exported_images
 from gateway.repairs.orders import load
-from gateway.results.classification import load_rows
+from gateway.results.job_rows import load_rows
 from gateway.results.measure import measure
 from gateway.results.pairing import triples
 from gateway.results.stream import stream_sources
 from gateway.suites import suites
 from shared.schemas.suites import SuiteRequest
+from tests.support.predictions import ranked
 from tests.support.worked_jobs import EDITS, add_worked_job
 
 IMAGES = 16
@@ -31,7 +32,7 @@ def lose_null_arms(sessions: Sessions) -> None:
         session.execute(update(Counterfactual).where(Counterfactual.arm == "edit", of_lost).values(null_check="label"))
         nulls = [f"{name}-{EDITS}" for name in names]
         wrong = update(Prediction).where(Prediction.counterfactual_id.in_(nulls))
-        session.execute(wrong.values(rank=2, ground_truth_probability=0.1, predicted="bus"))
+        session.execute(wrong.values(predicted="bus", **ranked("car", 2, 0.1)))
 
 
 def add_sham_arms(sessions: Sessions, failing: int) -> None:
@@ -44,7 +45,7 @@ def add_sham_arms(sessions: Sessions, failing: int) -> None:
             query = select(Prediction).where(Prediction.counterfactual_id == f"{null.source_image_id}-0")
             right = session.scalars(query).one()
             columns = {column.name: getattr(right, column.name) for column in Prediction.__table__.columns}
-            named = {"id": f"{name}-prediction", "counterfactual_id": name, "ground_truth_probability": 0.7}
+            named = {"id": f"{name}-prediction", "counterfactual_id": name, **ranked("car", 1, 0.7)}
             session.execute(insert(Prediction).values({**columns, **named}))
         edits = update(Counterfactual).where(Counterfactual.arm == "edit")
         session.execute(edits.values(sham_ordinal=SHAM, sham_check=""))
@@ -123,7 +124,7 @@ def test_everything_that_uses_pairs_uses_the_same_ones(sessions: Sessions, shams
         add_sham_arms(sessions, failing=2)
     expected = {f"job-{position}" for position in range(2 if shams else LOST, IMAGES)}
     with reading(sessions) as session:
-        streamed = stream_sources(session, "job", "labelled")
+        streamed = stream_sources(session, "job")
         by_rows = {t.original for rows in streamed for t in triples(rows.counterfactuals) if t.edit.counted}
         by_sql = set(session.scalars(select(Counterfactual.source_image_id).where(Counterfactual.counted)))
         _, images = load(session, "job")

@@ -18,6 +18,7 @@ from shared.label_maps import unpack_counts
 from shared.schemas.masks import ALL_CLASSES
 from shared.storage import DirectoryStore
 from tests.support.drawn_job import MODELS, add_drawn_job
+from tests.support.predictions import confusion_of
 from tests.support.segmented_job import CLASSES, MODEL, add_segmented_job
 
 JOB = "segmented"
@@ -36,7 +37,7 @@ def test_images_with_pixels_of_one_class_taken_for_another(sessions: Sessions, t
         images = {edit.id: (edit.id, edit.source_image_id, f"{edit.source_image_id}-0") for edit in edits}
         found = 0
         for place, arm in enumerate(("counterfactual", "original", "null")):
-            counts = {id: unpack_counts(by_image[names[place]].confusion or [], 4) for id, names in images.items()}
+            counts = {id: unpack_counts(confusion_of(by_image[names[place]]), 4) for id, names in images.items()}
             for row in range(4):
                 for column in range(5):
                     pixels = [CLASSES[row], *CLASSES[column : column + 1]]
@@ -45,10 +46,10 @@ def test_images_with_pixels_of_one_class_taken_for_another(sessions: Sessions, t
                     found += bool(expected)
         assert found > 30
         assert ids(session, JOB, pixels=["zebra"]) == ids(session, JOB, pixels=["sky", "zebra"]) == set()
-        scored = {id for id in images if by_image[id].overlaps}
+        scored = {id for id in images if by_image[id].scores}
         assert ids(session, JOB, model=MODEL, scored=ALL_CLASSES) == scored != set(images)
         for name in CLASSES:
-            expected = {id for id in scored if name in (by_image[id].overlaps or {})}
+            expected = {id for id in scored if name in by_image[id].scores}
             assert ids(session, JOB, scored=name) == expected != set(), name
         assert ids(session, JOB, scored="tra") == set()
         unchecked = {edit.id for edit in edits if "shapes" not in edit.scores}

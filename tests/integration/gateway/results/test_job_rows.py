@@ -6,8 +6,9 @@ import tracemalloc
 
 import pytest
 
+from gateway.analysis.effects import Outcomes
 from gateway.database.sessions import Sessions, reading
-from gateway.results.classification import load_rows
+from gateway.results.job_rows import load_rows
 from gateway.results.stream import stream_sources
 from tests.support.worked_jobs import EDITS, add_worked_job
 
@@ -27,16 +28,17 @@ def peak(sessions: Sessions, job_id: str) -> int:
 def test_a_source_image_comes_with_its_counterfactuals_and_predictions(sessions: Sessions) -> None:
     add_worked_job(sessions, "job", 700)
     with reading(sessions) as session:
-        streamed = list(stream_sources(session, "job", "labelled"))
+        streamed = list(stream_sources(session, "job"))
         (rows,) = load_rows(session, "job").models.values()
     assert [rows.source.position for rows in streamed] == list(range(700))
     for source in streamed:
         assert [row.ordinal for row in source.counterfactuals] == list(range(EDITS + 1))
         assert set(source.predictions_of("m")) == {source.source.id, *(row.id for row in source.counterfactuals)}
         assert {row.source_image_id for row in source.counterfactuals} == {source.source.id}
-    assert (len(rows.outcomes.source), rows.left_out) == (700 * EDITS, 0)
-    assert len(set(rows.outcomes.null_arm.tolist())) == 700
-    assert len(rows.screened) == len(rows.outcomes.cells) == EDITS + 1
+    assert isinstance(rows.scores, Outcomes)
+    assert (len(rows.scores.source), rows.left_out) == (700 * EDITS, 0)
+    assert len(set(rows.scores.null_arm.tolist())) == 700
+    assert len(rows.screened) == len(rows.scores.cells) == EDITS + 1
 
 
 @pytest.mark.slow

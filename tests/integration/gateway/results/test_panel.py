@@ -32,7 +32,9 @@ def build_with_reference(sessions: Sessions, folder: Path, same_weakness: bool) 
                     Prediction.source_image_id == weak.source_image_id,
                     Prediction.counterfactual_id.is_not_distinct_from(weak.counterfactual_id),
                 )
-                session.execute(prediction_update.values(predicted=weak.predicted, rank=weak.rank))
+                session.execute(
+                    prediction_update.values(predicted=weak.predicted, scores=weak.scores, detail=weak.detail)
+                )
     results = build_report(sessions, store, "drawn")
     page, _, _ = store.get("reports/drawn/report.html").decode().partition(DATA_BEGIN)
     return results, page

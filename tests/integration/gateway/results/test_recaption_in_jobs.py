@@ -11,7 +11,7 @@ from sqlalchemy import select
 from contrafact.printing import findings
 from gateway.database.tables import Counterfactual, Report, SourceImage
 from gateway.jobs.choices import plan
-from gateway.results.classification import load_rows
+from gateway.results.job_rows import load_rows
 from gateway.results.measure import measure
 from shared.images import decode
 from shared.problems import InvalidInput

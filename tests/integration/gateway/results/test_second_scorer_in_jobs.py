@@ -7,8 +7,9 @@ from sqlalchemy import select, update
 
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import Counterfactual, Prediction
-from gateway.results.classification import load_rows
+from gateway.results.job_rows import load_rows
 from gateway.results.measure import measure
+from tests.support.predictions import ranked
 from tests.support.worked_jobs import EDITS, add_worked_job
 
 IMAGES, LOST, REFUSED = 20, 6, 4
@@ -27,7 +28,9 @@ def score_again(sessions: Sessions) -> None:
             Counterfactual.arm == "edit", Counterfactual.source_image_id.in_([*lost, *refused])
         )
         session.execute(
-            update(Prediction).where(Prediction.counterfactual_id.in_(edits)).values(predicted="bus", rank=2)
+            update(Prediction)
+            .where(Prediction.counterfactual_id.in_(edits))
+            .values(predicted="bus", **ranked("car", 2, 0.1))
         )
 
 

@@ -7,18 +7,18 @@ import pytest
 from pydantic import JsonValue
 from sqlalchemy import select
 
-from gateway.analysis.segmentation import overlaps
+from gateway.analysis.effects import differences
 from gateway.database.tables import LOCAL_OWNER, Counterfactual, Job, Prediction, SourceImage
 from gateway.jobs.task_description import protected_classes
 from gateway.operations.housekeeping import Graces, run_housekeeping
-from gateway.results.classification import load_rows
 from gateway.results.failure_points import failure_points_page
 from gateway.results.filters import Filters, conditions
+from gateway.results.job_rows import load_rows
 from gateway.results.measure import measure
-from gateway.results.segmentation import by_source
 from shared.images import decode
-from shared.label_maps import confusion
+from shared.label_maps import confusion, overlaps
 from shared.schemas.masks import ALL_CLASSES
+from shared.scores import with_mean
 from shared.storage import image_key
 from tests.support.databases import ON_SQLITE
 from tests.support.segmentation_jobs import MASKS, add_job, scenes
@@ -50,13 +50,13 @@ def test_a_job_with_masks_is_judged_pixel_by_pixel(site: Site) -> None:
         mask = pairs[position][1]
         assert mask is not None
         assert digest is not None
-        assert row.map_digest is not None
+        assert row.image_digest is not None
         image = decode(site.store.get(image_key(digest)))
         predicted = np.minimum(image.mean(axis=2) // 86, 2).astype(np.uint8)
         counts = confusion(mask, predicted, 3)
         together += counts
-        assert (decode(site.store.get(image_key(row.map_digest)), "L") == predicted).all()
-        assert row.overlaps == pytest.approx(dict(zip(ROAD_CLASSES, overlaps(counts), strict=True)))
+        assert (decode(site.store.get(image_key(row.image_digest)), "L") == predicted).all()
+        assert row.scores == pytest.approx(with_mean(dict(zip(ROAD_CLASSES, overlaps(counts), strict=True))))
         assert row.flipped == (overlaps(counts) < 0.5).any()
     assert pixels.counterfactuals.iou == pytest.approx(overlaps(together).tolist())
     cells = {effect.cell.label for effect in result.cells}
@@ -77,24 +77,23 @@ def test_a_cell_is_the_mean_over_counterfactuals_less_the_null_arm(site: Site) -
     with site.sessions() as session:
         rows = load_rows(session, "job")
         overlap_of = {
-            row.counterfactual_id or row.source_image_id: row.overlaps for row in session.scalars(select(Prediction))
+            row.counterfactual_id or row.source_image_id: row.scores for row in session.scalars(select(Prediction))
         }
         edits = session.scalars(select(Counterfactual).where(Counterfactual.arm == "edit")).all()
         nulls = {
             (row.source_image_id, row.ordinal): row.id
             for row in session.scalars(select(Counterfactual).where(Counterfactual.arm == "null"))
         }
-    (segmented,) = rows.segmented.values()
-    assert not rows.models
+    (segmented,) = rows.models.values()
     for cell, members in segmented.scores.cells.items():
-        scores = by_source(segmented.scores, members)
+        scores = differences(segmented.scores, members)
         if cell.direction != "to" or cell.label != "car":
             continue
         per_source: dict[str, list[float]] = {}
         for edit in edits:
             if edit.to_value == cell.value:
                 null = overlap_of[nulls[edit.source_image_id, edit.null_ordinal or 0]]
-                change = (overlap_of[edit.id] or {})["car"] - (null or {})["car"]
+                change = overlap_of[edit.id]["car"] - null["car"]
                 per_source.setdefault(edit.source_image_id, []).append(change)
         expected = [np.mean(changes) for _, changes in sorted(per_source.items())]
         assert scores.correct == pytest.approx(expected)
@@ -144,7 +143,7 @@ def test_a_repeated_job_asks_nothing_again_and_maps_outlive_housekeeping(site: S
     assert site.metrics("again").results == site.metrics("first").results
     run_housekeeping(site.sessions, site.store, Graces(0.0, 0.0))
     with site.sessions() as session:
-        needed = [*session.scalars(select(Prediction.map_digest)), *session.scalars(select(SourceImage.mask_digest))]
+        needed = [*session.scalars(select(Prediction.image_digest)), *session.scalars(select(SourceImage.mask_digest))]
     assert needed
     assert all(digest and site.store.exists(image_key(digest)) for digest in needed)
 

@@ -14,7 +14,7 @@ from contrafact.printing import findings
 from gateway.database.tables import Counterfactual, Job, SourceImage
 from gateway.jobs.choices import plan
 from gateway.jobs.task_description import task_description_of
-from gateway.results.classification import load_rows
+from gateway.results.job_rows import load_rows
 from gateway.results.measure import measure
 from shared.images import decode
 from shared.problems import InvalidInput

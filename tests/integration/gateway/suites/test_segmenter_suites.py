@@ -20,7 +20,9 @@ from shared.schemas.base import Kind
 from shared.schemas.effects import Cell
 from shared.schemas.estimates import MeanOverlap
 from shared.schemas.evaluation import ModelUnderTestInfo
+from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.suites import CellComparison, RunResults, SuiteRequest
+from shared.scores import with_mean
 from shared.storage import image_key
 from tests.support.databases import ON_SQLITE
 from tests.support.json_values import value_at
@@ -69,8 +71,8 @@ def worsen(site: Site, run: str) -> None:
             .where(Prediction.job_id == run, Counterfactual.arm == "edit", Counterfactual.ordinal % 2 == 0)
         )
         for row in rows:
-            overlaps = dict(row.overlaps or {})
-            row.overlaps = {**overlaps, "road": 0.0, "sky": overlaps["sky"] / 2}
+            overlaps = {name: score for name, score in row.scores.items() if name != ALL_CLASSES}
+            row.scores = with_mean({**overlaps, "road": 0.0, "sky": overlaps["sky"] / 2})
 
 
 def by_cell(results: RunResults) -> dict[Cell, CellComparison]:
@@ -177,8 +179,8 @@ def test_without_masks_whole_images_must_stay_what_they_were(site: Site) -> None
     assert {comparison.cell.label for comparison in results.cells if comparison.cell is not None} == {""}
     assert all("all classes with" in comparison.sentence for comparison in results.cells if comparison.cell is not None)
     with site.sessions() as session:
-        overlaps = session.scalars(select(Prediction.overlaps).where(Prediction.job_id == run)).all()
-    assert {name for by_class in overlaps for name in by_class or {}} == {"sky", "road"}
+        scores = session.scalars(select(Prediction.scores).where(Prediction.job_id == run)).all()
+    assert {name for by_class in scores for name in by_class} == {"sky", "road", ALL_CLASSES}
 
 
 @ON_SQLITE

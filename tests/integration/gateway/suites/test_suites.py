@@ -60,7 +60,7 @@ def predictions(site: Site, job: str, model: str) -> list[tuple[object, ...]]:
     c, p, s = Counterfactual, Prediction, SourceImage
     with site.sessions() as session:
         rows = session.execute(
-            select(s.position, c.method, c.ordinal, p.predicted, p.probability, p.rank, p.flipped)
+            select(s.position, c.method, c.ordinal, p.predicted, p.probability, p.detail, p.flipped)
             .join(s, p.source_image_id == s.id)
             .join(c, p.counterfactual_id == c.id, isouter=True)
             .where(p.job_id == job, p.model == model)

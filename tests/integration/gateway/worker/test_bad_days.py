@@ -19,7 +19,7 @@ import gateway.model_services.clients
 from gateway.database.tables import Counterfactual, Job
 from gateway.jobs.progress import progress
 from gateway.queue import job_states
-from gateway.results.classification import load_rows
+from gateway.results.job_rows import load_rows
 from gateway.results.measure import measure
 from shared.problem_replies import problem_reply
 from shared.problems import (

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import select
 
 from embedded.serving import ListeningPort
 from evaluator_service.app import create_app
 from gateway.database.tables import Job, Prediction
 from gateway.model_services.clients import ModelServices
 from gateway.report.build import write_report
-from gateway.results.classification import JobRows
+from gateway.results.job_rows import JobRows
 from gateway.worker.clusters_step import cluster
 from shared.profiles import load_profile
 from shared.schemas.estimates import EditCluster
@@ -89,7 +89,8 @@ def test_clusters_do_not_depend_on_outcomes(site: Site, services: ModelServices)
     add_drawn_job(site.sessions, site.store, per_class=18)
     before = clusters(build(site, services), "night-bus")
     with site.sessions.begin() as session:
-        session.execute(update(Prediction).values(rank=1, ground_truth_probability=0.9))
+        for row in session.scalars(select(Prediction)):
+            row.scores, row.detail = dict.fromkeys(row.scores, 1.0), {**row.detail, "rank": 1, "truth_probability": 0.9}
     after = clusters(build(site, services), "night-bus")
 
     def formed(rows: list[EditCluster]) -> set[tuple[str, tuple[str, ...], int, int]]:

@@ -19,7 +19,7 @@ from gateway.model_services.image_shelf import ImageShelf
 from gateway.model_services.recorded import RecordedServices
 from gateway.model_services.recorded_embeddings import recorded_embeddings
 from gateway.report.build import write_report
-from gateway.results.classification import JobRows
+from gateway.results.job_rows import JobRows
 from gateway.worker.corroboration_step import corroborate
 from shared.profiles import load_profile
 from shared.schemas.base import ImagePayload

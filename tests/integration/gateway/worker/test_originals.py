@@ -8,7 +8,7 @@ from sqlalchemy import func, select, update
 from gateway.database.tables import Counterfactual, Job, Prediction, SourceImage
 from gateway.model_services.clients import ModelServices
 from gateway.report.markdown import report_markdown
-from gateway.results.classification import load_rows
+from gateway.results.job_rows import load_rows
 from gateway.results.measure import measure
 from shared.label_maps import VOID
 from shared.schemas.base import ImagePayload

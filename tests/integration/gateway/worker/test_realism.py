@@ -16,7 +16,7 @@ from gateway.database.tables import Counterfactual, SourceImage
 from gateway.model_services.cancellation import Cancelled
 from gateway.model_services.clients import ModelServices
 from gateway.report.build import write_report
-from gateway.results.classification import JobRows
+from gateway.results.job_rows import JobRows
 from gateway.results.realism import load_pairs
 from gateway.worker.analysis_step import with_service_figures
 from gateway.worker.realism_step import with_realism

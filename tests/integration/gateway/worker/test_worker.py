@@ -49,7 +49,8 @@ def test_one_step_does_a_whole_small_job(site: Site) -> None:
     assert len(predictions) == 2 * (3 + (rendered or 0))
     assert [event.payload["state"] for event in events] == ["done"] * 4
     assert None not in flips
-    assert all(row.rank in (1, 2, 3) and row.ground_truth_probability for row in originals)
+    assert all(row.detail["rank"] in (1, 2, 3) and row.detail["truth_probability"] for row in originals)
+    assert all(list(row.scores.values()) == [float(row.detail["rank"] == 1)] for row in originals)
     assert (edit.factor, edit.from_value, edit.to_value in ("rain", "fog")) == ("weather", "sunny", True)
     recorded = ("method", "revision", "parameters", "skipped_checks", "caption", "exchanges", "rendering")
     assert set(edit.lineage) == {*recorded, "evaluations", "control"}

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.analysis.confidence import NO_CLASS, at_confidence
 from gateway.analysis.confusion import confusion, shares
-from gateway.analysis.effects import Counting, Outcomes, Predictions, differences
+from gateway.analysis.effects import Counting, Outcomes, Predictions, Ranks, differences
 from gateway.analysis.findings import assess, describe
 from shared.schemas.effects import Cell
 
@@ -28,20 +28,18 @@ def drawn(n: int = 60) -> Outcomes:
         columns = (confidence, rank, predicted, confidence)
         return Predictions(*(np.repeat(column, per) for column in columns))
 
-    return Outcomes(
+    return Outcomes.of(
+        Ranks(predictions(2), predictions(2), predictions(1)),
         source=np.repeat(np.arange(n // 2), 2),
         ordinal=np.tile([0, 1], n // 2),
         null_arm=np.repeat(np.arange(n // 2), 2),
-        original=predictions(2),
-        null=predictions(2),
-        counterfactual=predictions(1),
         cells={CELL: np.arange(n)},
     )
 
 
 def test_below_the_threshold_a_prediction_is_none_and_wrong() -> None:
-    outcomes = drawn()
-    confident = at_confidence(outcomes, 0.7)
+    outcomes = drawn().ranks
+    confident = at_confidence(drawn(), 0.7).ranks
     for before, after in (
         (outcomes.original, confident.original),
         (outcomes.null, confident.null),
@@ -66,8 +64,8 @@ def test_a_threshold_leaves_no_pair_out() -> None:
 
 def test_predictions_of_unknown_confidence_count_as_none() -> None:
     outcomes = drawn()
-    unknown = replace(outcomes, null=replace(outcomes.null, confidence=None))
-    assert not at_confidence(unknown, 0.1).null.correct.any()
+    unknown = replace(outcomes.ranks, null=replace(outcomes.ranks.null, confidence=None))
+    assert not at_confidence(replace(outcomes, ranks=unknown), 0.1).null.any()
 
 
 def test_described_effects_have_the_intervals_of_the_tested_ones_and_no_tests() -> None:
@@ -91,7 +89,8 @@ def test_confusion_counts_each_original_and_each_null_arm_once() -> None:
     expected = np.zeros((5, 2, 4), int)
     for row in range(60):
         first = not any(counted[earlier] and outcomes.source[earlier] == outcomes.source[row] for earlier in range(row))
-        arms_of_row = (outcomes.original, outcomes.null, outcomes.counterfactual, outcomes.original, outcomes.null)
+        ranks = outcomes.ranks
+        arms_of_row = (ranks.original, ranks.null, ranks.counterfactual, ranks.original, ranks.null)
         for arm, predictions in enumerate(arms_of_row):  # the last two count a pair's arms once for each pair
             if counted[row] and (arm >= 2 or first):
                 predicted = predictions.predicted[row]

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.analysis.effects import Outcomes, Predictions, Units, differences
+from gateway.analysis.effects import Outcomes, Predictions, Ranks, Units, differences
 from gateway.analysis.findings import assess
 from shared.schemas.effects import Cell
 
@@ -21,13 +21,15 @@ def outcomes_of(
     """Outcomes with originals that were all right."""
     rows = np.arange(len(source))
     originals = Predictions(np.ones(len(rows)), np.ones(len(rows), np.int64), np.zeros(len(rows), np.int64))
-    return Outcomes(
+    return Outcomes.of(
+        Ranks(
+            originals,
+            Predictions(np.array(null_p), np.array(null_rank, np.int64), np.zeros(len(rows), np.int64)),
+            Predictions(np.array(p), np.array(rank, np.int64), np.zeros(len(rows), np.int64)),
+        ),
         source=np.array(source, np.int64),
         ordinal=rows,
         null_arm=rows,
-        original=originals,
-        null=Predictions(np.array(null_p), np.array(null_rank, np.int64), np.zeros(len(rows), np.int64)),
-        counterfactual=Predictions(np.array(p), np.array(rank, np.int64), np.zeros(len(rows), np.int64)),
         cells={CELL: rows},
     )
 

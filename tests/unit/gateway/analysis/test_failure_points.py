@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gateway.analysis.effects import Outcomes, Predictions
+from gateway.analysis.effects import Outcomes, Predictions, Ranks
 from gateway.analysis.failure_points import failure_points, first_change
 from gateway.methods.corruptions import value_of
 from shared.schemas.effects import Cell
@@ -26,13 +26,11 @@ def outcomes_of(answers: list[list[int]], unchanged: list[int]) -> Outcomes:
         value = value_of("gaussian_noise", severity)
         cells.setdefault(Cell(label=label, factor="other", value=value, direction="to"), []).append(row)
     null = predictions([unchanged[image] for image, _ in rows])
-    return Outcomes(
+    return Outcomes.of(
+        Ranks(null, null, predictions([answers[image][severity - 1] for image, severity in rows])),
         source=np.array([image for image, _ in rows]),
         ordinal=np.array([severity - 1 for _, severity in rows]),
         null_arm=np.array([image for image, _ in rows]),
-        original=null,
-        null=null,
-        counterfactual=predictions([answers[image][severity - 1] for image, severity in rows]),
         cells={cell: np.array(members) for cell, members in cells.items()},
     )
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import accuracy_score, top_k_accuracy_score
 
-from gateway.analysis.effects import Floats, Integers, Originals, Outcomes, Predictions
+from gateway.analysis.effects import Floats, Integers, Originals, Outcomes, Predictions, Ranks
 from gateway.analysis.funnel import EditOutcome, funnel
 from gateway.analysis.metrics import accuracy, all_or_none, paper_metrics, probability_changes
 from shared.schemas.effects import Cell
@@ -36,13 +36,15 @@ def reduced(probabilities: Floats, truth: Integers) -> Predictions:
     return Predictions(p_truth, rank, probabilities.argmax(axis=1))
 
 
-OUTCOMES = Outcomes(
+OUTCOMES = Outcomes.of(
+    Ranks(
+        reduced(ORIGINAL[SOURCE], TRUTH[SOURCE]),
+        reduced(NULL[SOURCE], TRUTH[SOURCE]),
+        reduced(COUNTERFACTUAL, TRUTH[SOURCE]),
+    ),
     source=SOURCE,
     ordinal=np.tile([5, 2, 4], SOURCES),
     null_arm=SOURCE,
-    original=reduced(ORIGINAL[SOURCE], TRUTH[SOURCE]),
-    null=reduced(NULL[SOURCE], TRUTH[SOURCE]),
-    counterfactual=reduced(COUNTERFACTUAL, TRUTH[SOURCE]),
     cells={},
 )
 
@@ -104,7 +106,9 @@ def test_probability_changes_by_factor_equal_a_plain_loop() -> None:
     )
     assert (weather.n, weather.sources) == (SOURCES, SOURCES)
     assert weather.value == pytest.approx(expected, abs=1e-9)
-    assert weather.null == pytest.approx(np.mean(np.abs(OUTCOMES.null.p_truth - OUTCOMES.original.p_truth)[first]))
+    assert weather.null == pytest.approx(
+        np.mean(np.abs(OUTCOMES.ranks.null.p_truth - OUTCOMES.ranks.original.p_truth)[first])
+    )
     assert 0 <= weather.low < weather.value < weather.high <= 1
     assert (changes["domain"].n, changes["domain"].low, changes["domain"].high) == (1, 0.0, 1.0)
 
@@ -147,16 +151,17 @@ def test_k_is_what_half_of_the_sources_reach() -> None:
     assert shares is not None
     assert shares.k == SIBLINGS
     once, predictions = np.arange(2), reduced(ORIGINAL[:2], TRUTH[:2])
-    lonely = Outcomes(once, once, once, predictions, predictions, predictions, cells={})
+    ranks = Ranks(predictions, predictions, predictions)
+    lonely = Outcomes.of(ranks, source=once, ordinal=once, null_arm=once, cells={})
     assert all_or_none(lonely) is None
 
 
 def test_figures_of_nothing_are_unknown_not_zero() -> None:
     nothing = np.zeros(0, np.int64)
     empty = Predictions(np.zeros(0), nothing, nothing)
-    metrics = paper_metrics(
-        Outcomes(nothing, nothing, nothing, empty, empty, empty, {}), Originals(nothing, nothing), 1
-    )
+    ranks = Ranks(empty, empty, empty)
+    outcomes = Outcomes.of(ranks, source=nothing, ordinal=nothing, null_arm=nothing, cells={})
+    metrics = paper_metrics(outcomes, Originals(nothing, nothing), 1)
     assert metrics.error_rate.value is None
     assert metrics.delta_probability is None
     assert metrics.all_or_none is None

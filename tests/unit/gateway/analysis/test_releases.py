@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.analysis.certainty import cluster_interval
-from gateway.analysis.effects import Floats, Outcomes, Predictions, Scores
+from gateway.analysis.effects import Floats, Outcomes, Predictions, Ranks, Scores
 from gateway.analysis.releases import (
     ORIGINALS,
     Pairs,
@@ -19,7 +19,6 @@ from gateway.analysis.releases import (
     against_null_arms,
     family_tests,
     judge,
-    scores_of,
 )
 from shared.schemas.effects import Cell
 from shared.schemas.masks import ALL_CLASSES
@@ -36,16 +35,17 @@ def answers(right: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Predictions:
 def outcomes(source: list[int], ordinal: list[int], right: list[bool], originals: bool = True) -> Scores:
     """Night at ordinal 0, rain at ordinal 1, null arms all right."""
     places = np.array(ordinal, np.int64)
-    measured = Outcomes(
+    return Outcomes.of(
+        Ranks(
+            answers(np.full(len(source), originals)),
+            answers(np.ones(len(source), bool)),
+            answers(np.array(right, bool)),
+        ),
         source=np.array(source, np.int64),
         ordinal=places,
         null_arm=np.arange(len(source)),
-        original=answers(np.full(len(source), originals)),
-        null=answers(np.ones(len(source), bool)),
-        counterfactual=answers(np.array(right, bool)),
         cells={NIGHT: np.flatnonzero(places == 0), RAIN: np.flatnonzero(places == 1)},
     )
-    return scores_of(measured)
 
 
 def segmented(source: list[int], overlaps: list[tuple[float, float]], null: float = 1.0) -> Scores:

@@ -13,17 +13,14 @@ from sklearn.metrics import confusion_matrix, jaccard_score, recall_score
 from gateway.analysis.segmentation import (
     LEAST_OF_POOLED_CLASS,
     class_pixels,
-    image_overlap,
-    lost_classes,
-    named_overlaps,
     normalise,
-    overlaps,
     pooled_difference,
     pooled_interval,
     pooled_interval_obstacle,
     scores,
 )
-from shared.label_maps import OTHER, VOID, confusion, pack_counts, unpack_counts
+from shared.label_maps import OTHER, VOID, confusion, named_overlaps, overlaps, pack_counts, unpack_counts
+from shared.scores import lost_labels, whole, with_mean
 
 CLASSES = 4
 Maps = tuple[NDArray[np.uint8], NDArray[np.uint8]]
@@ -76,7 +73,7 @@ def test_overlaps_and_accuracies_are_those_of_scikit_learn(pair: Maps) -> None:
     assert np.allclose(normalise(counts), theirs[:CLASSES])
     by_class = named_overlaps(counts, ["a", "b", "c", "d"])
     assert list(by_class) == ["abcd"[label] for label in present]
-    assert image_overlap(by_class) == pytest.approx(iou[present].mean())
+    assert whole(with_mean(by_class)) == pytest.approx(iou[present].mean())
 
 
 @given(first=maps(), second=maps())
@@ -91,8 +88,8 @@ def test_a_map_of_another_size_is_no_map_of_the_image() -> None:
 
 
 def test_lost_is_what_was_found_and_is_not_any_more() -> None:
-    assert lost_classes({"car": 0.5, "road": 0.4, "sky": 0.9}, {"car": 0.49, "road": 0.0, "sky": 0.5}) == ["car"]
-    assert lost_classes({"car": 0.5}, {}) == ["car"]
+    assert lost_labels({"car": 0.5, "road": 0.4, "sky": 0.9}, {"car": 0.49, "road": 0.0, "sky": 0.5}) == ["car"]
+    assert lost_labels({"car": 0.5}, {}) == ["car"]
 
 
 def test_the_pooled_difference_is_that_of_the_scores() -> None:

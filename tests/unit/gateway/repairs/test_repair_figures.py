@@ -33,7 +33,11 @@ def figures_of(order: RepairOrder, frames: int) -> RepairResult:
     night = np.array([example.set != "originals" for example in order.judged])
     place = np.array([sequence[example.source] for example in order.judged])
     right = {arm: ~night | (place % 3 > 0) | ((arm == "repaired") & (place % 2 == 0)) for arm in ARMS}
-    judgements = {arm: Judgement(correct=right[arm].tolist()) for arm in ARMS}
+    labels = [example.label for example in order.judged]
+    judgements = {
+        arm: Judgement(scores=[{label: float(is_right)} for label, is_right in zip(labels, right[arm], strict=True)])
+        for arm in ARMS
+    }
     return figures(order, RepairOutcome(judgements=judgements))
 
 

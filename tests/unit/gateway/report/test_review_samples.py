@@ -23,7 +23,17 @@ def lost_images(values: list[str], position: int) -> SourceRows:
         _row(source, position, ordinal, value) for ordinal, value in enumerate(values, start=1)
     ]
     predictions = [
-        PredictionRow(position, source, image, "m", "car" if changed else "bus", None, None, None)
+        PredictionRow(
+            position,
+            source,
+            image,
+            "m",
+            "car" if changed else "bus",
+            0.9,
+            None,
+            {"bus": float(not changed)},
+            {"truth_probability": None},
+        )
         for image, changed in [(None, False), *((row.id, bool(row.changes)) for row in rows)]
     ]
     return SourceRows(SourceRow(position, source, "done", "bus"), rows, predictions)

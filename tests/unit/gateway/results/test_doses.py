@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gateway.analysis.effects import Counting, Integers, Outcomes, Predictions
+from gateway.analysis.effects import Counting, Integers, Outcomes, Predictions, Ranks
 from gateway.database.tables import Job
 from gateway.methods import read_method
 from gateway.results.doses import CellDoses, curve_of, doses_of_cell
@@ -31,13 +31,11 @@ def outcomes_of(
     rows = {cell(value): np.arange(sources) + number * sources for number, value in enumerate(right)}
     ones, pairs = np.ones(len(source), np.int64), np.ones(len(source), bool)
     pairs[list(refused)] = False
-    return Outcomes(
+    return Outcomes.of(
+        Ranks(predictions(ones), predictions(ones), predictions(shown)),
         source=source,
         ordinal=np.arange(len(source)),
         null_arm=np.arange(len(source)),
-        original=predictions(ones),
-        null=predictions(ones),
-        counterfactual=predictions(shown),
         cells=rows,
         group=None if group is None else group[source],
         counting=Counting(pairs, pairs),

@@ -11,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from gateway.analysis.segmentation import named_overlaps
 from gateway.results.pairing import CounterfactualRow, PredictionRow, triples
-from gateway.results.segmentation import SegmentedColumns, segmentation_metrics
+from gateway.results.rows import ModelColumns
+from gateway.results.segmentation import PixelDetail, PixelScores, segmentation_metrics
 from gateway.results.stream import Numbers, SourceRow, SourceRows
-from shared.label_maps import pack_counts
+from shared.label_maps import named_overlaps, pack_counts
 from shared.schemas.metrics import SegmentationMetrics
+from shared.scores import with_mean
 
 CLASSES = ("road", "car")
 Counts = NDArray[np.int64]
@@ -38,8 +39,8 @@ class Street(NamedTuple):
 
 def predicted(image: str | None, position: int, counts: Counts) -> PredictionRow:
     return PredictionRow(
-        position, str(position), image, "model", "", None, None, None,
-        named_overlaps(counts, CLASSES), pack_counts(counts),
+        position, str(position), image, "model", "", 1.0, None, with_mean(named_overlaps(counts, CLASSES)),
+        {"confusion": [*pack_counts(counts)]},
     )  # fmt: skip
 
 
@@ -51,7 +52,7 @@ def arm(position: int, ordinal: int, kind: str, lost_to: str = "") -> Counterfac
 
 
 def measured(streets: Sequence[Street]) -> SegmentationMetrics:
-    columns = SegmentedColumns("labelled", CLASSES)
+    columns = ModelColumns(PixelDetail(CLASSES))
     for position, street in enumerate(streets):
         rows = [arm(position, 0, "null")]
         rows += [arm(position, number, "edit", edit.lost_to) for number, edit in enumerate(street.edits, 1)]
@@ -61,7 +62,13 @@ def measured(streets: Sequence[Street]) -> SegmentationMetrics:
         ]
         source = SourceRows(SourceRow(position, str(position), "done", None), rows, predictions)
         columns.add(Numbers(position, position), source, list(triples(rows)), source.predictions_of("model"))
-    return segmentation_metrics(columns.rows(), ["#000000", "#ffffff"], 0)
+    return figures(columns)
+
+
+def figures(columns: ModelColumns) -> SegmentationMetrics:
+    scores = columns.rows().scores
+    assert isinstance(scores, PixelScores)
+    return segmentation_metrics(scores, ["#000000", "#ffffff"], 0)
 
 
 def image(random: np.random.Generator, quality: float) -> Counts:
@@ -132,7 +139,7 @@ def test_each_original_counts_once_whatever_was_accepted() -> None:
 
 def test_where_there_are_sham_arms_the_pooled_difference_is_against_them() -> None:
     null, drifted = np.array([[900, 100, 0], [0, 900, 100]]), np.array([[600, 400, 0], [0, 700, 300]])
-    columns = SegmentedColumns("labelled", CLASSES)
+    columns = ModelColumns(PixelDetail(CLASSES))
     edit = arm(0, 1, "edit")._replace(sham_ordinal=2)
     rows = [arm(0, 0, "null"), edit, arm(0, 2, "sham")]
     predictions = [
@@ -140,7 +147,7 @@ def test_where_there_are_sham_arms_the_pooled_difference_is_against_them() -> No
     ]
     source = SourceRows(SourceRow(0, "0", "done", None), rows, predictions)
     columns.add(Numbers(0, 0), source, list(triples(rows)), source.predictions_of("model"))
-    pixels = segmentation_metrics(columns.rows(), ["#000000", "#ffffff"], 0)
+    pixels = figures(columns)
     assert pixels.delta_pooled_iou == 0.0
     assert pixels.nulls.mean_iou == pixels.originals.mean_iou
     assert (pixels.counterfactuals.mean_iou or 0) < (pixels.nulls.mean_iou or 0)

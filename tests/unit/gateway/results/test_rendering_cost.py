@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.results.classification import MethodRows
+from gateway.results.job_rows import MethodRows
 from gateway.results.pairing import CounterfactualRow
 
 

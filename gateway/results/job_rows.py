@@ -1,0 +1,154 @@
+"""All rows of a job as typed arrays for the analysis, about 130 bytes per counterfactual and model under test."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sqlalchemy.orm import Session
+
+from gateway.analysis.components import RenderingCost
+from gateway.analysis.funnel import EditOutcome
+from gateway.database.tables import Job
+from gateway.feedback.reviews import load_reviews
+from gateway.jobs.sensitivity import GroupedTruth
+from gateway.results.classification import RankDetail
+from gateway.results.failure_reasons import asked_again, failure_reasons, label_unchecked, refusal_reason
+from gateway.results.originals import judge_of
+from gateway.results.pairing import CounterfactualRow, Triple, triples
+from gateway.results.reviewed_edits import ReviewedJob
+from gateway.results.rows import Detail, ModelColumns, ModelRows
+from gateway.results.segmentation import PixelDetail
+from gateway.results.stream import SourceRow, SourceRows, number_sources, relation_of, stream_sources
+from shared.schemas.base import Kind
+from shared.schemas.metrics import OriginalsCheck
+from shared.schemas.results import FailureReason, Relation
+
+# What each kind keeps of predictions beside their scores, given the classes of the job.
+DETAILS: Mapping[Kind, Callable[[Sequence[str]], Detail]] = {
+    "classification": lambda classes: RankDetail(),
+    "segmentation": PixelDetail,
+}
+
+
+@dataclass(slots=True)
+class MethodRows:
+    """The outcome of each edit of a method, the network evaluations of all its renderings, and those of its arms.
+
+    `refusal`: if no edit was accepted, the most frequent reason. `asked_again`: edits with a repeated question.
+    `label_unchecked`: rendered edits whose label can have any rank.
+    """
+
+    edits: list[EditOutcome] = field(default_factory=list)
+    evaluations: int = 0
+    arms: int = 0
+    arm_evaluations: int = 0
+    refusal: str = ""
+    asked_again: int = 0
+    label_unchecked: int = 0
+
+    def add(self, row: CounterfactualRow, group: int) -> None:
+        """Count an edit or null arm of a source image in this group."""
+        self.evaluations += row.evaluations or 0
+        if row.arm != "edit":
+            self.arms += 1
+            self.arm_evaluations += row.evaluations or 0
+        else:
+            check, lost_to = "" if row.accepted else sys.intern(row.check), sys.intern(row.lost_to)
+            shapes_checked, recaptioned = row.shapes is not None, row.recaption is not None
+            self.edits.append(EditOutcome(group, row.rendered, check, shapes_checked, recaptioned, lost_to))
+
+    def cost(self) -> RenderingCost:
+        """The evaluations of one more source image and of one more rendering, whose arms may be its own or shared.
+
+        Where edits took none (corruptions) or they were not recorded, each image costs 1.
+        """
+        rendered = max(1, sum(edit.rendered for edit in self.edits))
+        sources = max(1, len({edit.group for edit in self.edits}))
+        edits, arms = self.evaluations - self.arm_evaluations, self.arm_evaluations
+        if edits <= 0:
+            edits, arms = rendered, self.arms
+        if self.arms >= rendered:
+            return RenderingCost(0.0, (edits + arms) / rendered)
+        return RenderingCost(arms / sources, edits / rendered)
+
+
+@dataclass(frozen=True, slots=True)
+class JobRows:
+    """The input of a job's figures, in a fixed order.
+
+    `truths` has an entry for each finished source image: its label, or the classes of its mask (() without ground
+    truth), and its group. `failed` and `cancelled` count the other source images. `failure_reasons`: why source images
+    failed. `reviewed`: the reviews of its edits. `checks`: how each model under test stands on the originals.
+    """
+
+    job: Job
+    relation: Relation
+    truths: list[GroupedTruth]
+    failed: int
+    cancelled: int
+    failure_reasons: list[FailureReason]
+    methods: dict[str, MethodRows]
+    models: dict[tuple[str, str], ModelRows]  # by model under test and method
+    reviewed: ReviewedJob
+    checks: dict[str, OriginalsCheck | None]
+
+
+def load_rows(session: Session, job_id: str) -> JobRows:
+    """Stream all rows of a job and keep the arrays that its figures need."""
+    job = session.get_one(Job, job_id)
+    relation = relation_of(session, job_id)
+    methods = {method.name: MethodRows() for method in job.methods}
+    columns = {
+        (model, method): ModelColumns(DETAILS[job.kind](job.classes)) for model in job.models for method in methods
+    }
+    reviewed = ReviewedJob(load_reviews(session, job_id), methods, job.models)
+    truths: list[GroupedTruth] = []
+    judges = {model: judge_of(job.kind, job.classes, relation, job.seed) for model in job.models}
+    unfinished = Counter[str]()
+    for numbers, rows in number_sources(stream_sources(session, job_id)):
+        if rows.source.state in ("failed", "cancelled"):
+            unfinished[rows.source.state] += 1
+        else:
+            truths.append(GroupedTruth(_truths(rows.source), numbers.group))
+        for row in rows.counterfactuals:
+            methods[row.method].add(row, numbers.group)
+        reviewed.add(numbers.group, rows)
+        edits = _by_method(rows, methods)
+        for model in job.models:
+            predictions = rows.predictions_of(model)
+            judges[model].add(numbers.group, predictions.get(rows.source.id))
+            for method in methods:
+                columns[model, method].add(numbers, rows, edits[method], predictions)
+    for method, method_rows in methods.items():
+        method_rows.asked_again = asked_again(session, job_id, method)
+        chosen = next(chosen for chosen in job.methods if chosen.name == method)
+        method_rows.label_unchecked = label_unchecked(session, job, chosen)
+        if all(edit.rejected_by for edit in method_rows.edits):
+            method_rows.refusal = refusal_reason(session, job_id, method)
+    return JobRows(
+        job,
+        relation,
+        truths,
+        unfinished["failed"],
+        unfinished["cancelled"],
+        failure_reasons(session, job_id),
+        methods,
+        {pair: pair_columns.rows() for pair, pair_columns in columns.items()},
+        reviewed,
+        {**{model: judge.check() for model, judge in judges.items()}, **job.stored_spec.refused},
+    )
+
+
+def _truths(source: SourceRow) -> tuple[str, ...]:
+    """The classes of the ground truth. Interned, because a job has few distinct classes."""
+    return tuple(map(sys.intern, source.mask_classes or ([source.ground_truth] if source.ground_truth else [])))
+
+
+def _by_method(rows: SourceRows, methods: Iterable[str]) -> dict[str, list[Triple[CounterfactualRow]]]:
+    edits: dict[str, list[Triple[CounterfactualRow]]] = {method: [] for method in methods}
+    for triple in triples(rows.counterfactuals):
+        edits[triple.edit.method].append(triple)
+    return edits

@@ -1,0 +1,55 @@
+"""Models under test on a source image and its counterfactuals: rows of predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from gateway.database.columns import PredictionColumns
+from gateway.kinds import Scored
+from gateway.methods.counterfactual import MethodImage
+from gateway.model_services.image_shelf import ImageShelf
+from gateway.model_services.recorded import RecordedServices
+from gateway.worker.image_work import ImageWork
+from gateway.worker.messages import ModelInput, payloads
+from shared.seeds import derive_id
+
+
+def predictions(
+    work: ImageWork,
+    source: MethodImage,
+    batches: Sequence[Sequence[ModelInput]],
+    services: RecordedServices,
+    shelf: ImageShelf,
+    link: Callable[[str], str],
+) -> list[PredictionColumns]:
+    """Rows of `tables.Prediction`; their images are saved. `batches`: images in batches, the original first.
+
+    In a job without ground truth a model's own answer for the original is the truth. Raises what services raise.
+    """
+    kind, endpoint = work.kind, work.kind.endpoint
+    ground_truth = kind.truth_of(source.ground_truth, source.mask)
+    rows: list[PredictionColumns] = []
+    for model in work.models:
+        truth, original = ground_truth, None
+        for batch in batches:
+            reply = services.call(endpoint, model.request(endpoint, payloads(batch, shelf), link))
+            for item, answer in zip(batch, kind.answers(reply, work.classes), strict=True):
+                if truth is None and work.metamorphic:
+                    truth = kind.as_truth(answer)
+                scored: Scored = kind.judge(answer, truth, work.classes)
+                original = original or scored
+                rows.append(
+                    {
+                        "id": derive_id("prediction", item.counterfactual_id or work.id, model.name),
+                        "counterfactual_id": item.counterfactual_id,
+                        "model": model.name,
+                        "predicted": scored.predicted,
+                        "probability": scored.probability,
+                        "flipped": None if item.counterfactual_id is None else kind.changed(original, scored),
+                        "scores": scored.scores,
+                        "detail": scored.detail,
+                        "image_digest": None if scored.image is None else shelf.keep(scored.image),
+                    }
+                )
+        shelf.save({row["image_digest"] for row in rows if row["image_digest"] is not None})
+    return rows

@@ -1,0 +1,74 @@
+"""What the kinds of tasks make of an answer: scores by label, and whether an edit changed it."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import numpy as np
+import pytest
+
+from gateway.kinds import KINDS
+from shared.images import decode
+from shared.label_maps import OTHER, VOID
+from shared.schemas.base import Kind
+from shared.schemas.masks import ALL_CLASSES
+from shared.scores import labels_of, whole, with_mean
+
+CLASSES = ("sky", "road", "car")
+
+
+def test_every_kind_has_its_file() -> None:
+    assert set(KINDS) == set(get_args(Kind))
+
+
+@pytest.mark.parametrize(
+    ("truth", "scores", "rank", "probability"),
+    [("bus", {"bus": 1.0}, 1, 0.7), ("van", {"van": 0.0}, 3, 0.1), ("tram", {}, None, None), (None, {}, None, None)],
+)
+def test_a_classifier_is_right_if_the_truth_has_rank_one(
+    truth: str | None, scores: dict[str, float], rank: int | None, probability: float | None
+) -> None:
+    """There is no score without a truth, or for a class that the model does not know."""
+    scored = KINDS["classification"].judge({"car": 0.2, "bus": 0.7, "van": 0.1}, truth, CLASSES)
+    assert (scored.predicted, scored.probability, scored.scores) == ("bus", 0.7, scores)
+    assert (scored.detail["rank"], scored.detail["truth_probability"]) == (rank, probability)
+
+
+def test_equally_probable_classes_share_their_rank() -> None:
+    kind = KINDS["classification"]
+    first, second = (kind.judge({"car": 0.5, "bus": 0.5}, truth, CLASSES) for truth in ("car", "bus"))
+    assert (first.scores, second.scores) == ({"car": 1.0}, {"bus": 1.0})
+    assert kind.changed(first, second) is False, "the same class is predicted"
+
+
+def test_a_segmenter_is_scored_by_the_overlap_of_each_class_of_the_mask() -> None:
+    kind = KINDS["segmentation"]
+    mask = np.array([[0, 0, 1, 1], [0, 0, 1, VOID]], np.uint8)
+    original, image = mask.clip(max=1), np.array([[0, 0, 0, 0], [0, 0, 1, OTHER]], np.uint8)
+    before, after = kind.judge(original, mask, CLASSES), kind.judge(image, mask, CLASSES)
+    assert before.scores == {"sky": 1.0, "road": 1.0, ALL_CLASSES: 1.0}
+    assert after.scores == pytest.approx({"sky": 4 / 6, "road": 1 / 3, ALL_CLASSES: 0.5})
+    assert (after.predicted, after.probability) == ("sky", 6 / 8)
+    assert after.image is not None
+    assert (decode(after.image, "L") == image).all()
+    assert kind.changed(before, after) is True, "the road is lost"
+    assert kind.changed(before, before) is False
+    unjudged = kind.judge(image, None, CLASSES)
+    assert (unjudged.scores, kind.changed(before, unjudged)) == ({}, None)
+
+
+def test_without_ground_truth_the_answer_for_the_original_is_the_truth() -> None:
+    for name, answer, labels in (
+        ("classification", {"car": 0.2, "bus": 0.8}, {"bus"}),
+        ("segmentation", np.array([[0, 0, 2, OTHER]], np.uint8), {"sky", "car", ALL_CLASSES}),
+    ):
+        kind = KINDS[name]  # type: ignore[index]
+        scored = kind.judge(answer, kind.as_truth(answer), CLASSES)
+        assert scored.scores == dict.fromkeys(labels, 1.0)
+
+
+def test_a_whole_image_has_the_mean_of_its_labels() -> None:
+    assert whole({"bus": 0.0}) == 0.0
+    assert whole(with_mean({"sky": 0.5, "road": 1.0})) == 0.75
+    assert with_mean({}) == {}
+    assert labels_of({ALL_CLASSES: 0.5, "road": 0.5}) == ["road", ALL_CLASSES], "databases reorder JSON"
