@@ -40,9 +40,11 @@ COPY tinyworld/weights/ tinyworld/weights/
 COPY ${SERVICE}/ ${SERVICE}/
 RUN python -m compileall -q shared "${SERVICE}"
 USER 10001:10001
+# Batches differ in size: segments of memory that grow leave no gaps that none of them fits into.
 ENV UVICORN_APP=${SERVICE}.app:create_app \
     UVICORN_PORT=${PORT} \
-    HF_HUB_OFFLINE=1
+    HF_HUB_OFFLINE=1 \
+    PYTORCH_ALLOC_CONF=expandable_segments:True
 EXPOSE ${PORT}
 CMD ["uvicorn"]
 

@@ -33,6 +33,7 @@ from contrafact.job_progress import follow_job, print_findings
 from contrafact.submit_command import submit
 from contrafact.system_commands import add_operator_commands, serve
 from contrafact.track_command import track
+from shared.certificates import CA_FILE
 from shared.schemas.reports import ReportFormat
 
 FORMAT_OF_SUFFIX: dict[str, ReportFormat] = {".md": "md", ".markdown": "md", ".json": "json"}
@@ -48,12 +49,12 @@ app = typer.Typer(
 def trust(
     ca_file: Annotated[
         Path | None,
-        typer.Option(exists=True, dir_okay=False, help="PEM of the certificate authorities to trust; or SSL_CERT_FILE"),
+        typer.Option(exists=True, dir_okay=False, help="PEM of certificate authorities to trust, too"),
     ] = None,
 ) -> None:
     """Test a vision model with counterfactual images. Data on stdout, everything else on stderr."""
     if ca_file is not None:
-        os.environ["SSL_CERT_FILE"] = str(ca_file)
+        os.environ[CA_FILE] = str(ca_file)
 
 
 app.command()(serve)

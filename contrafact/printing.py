@@ -89,7 +89,13 @@ def _missing_sources(results: JobResults) -> Iterator[str]:
 def _check_notes(results: JobResults) -> str:
     shapes = sum(funnel.shapes_unchecked or 0 for funnel in results.funnels)
     recaptions = sum(funnel.recaption_unchecked or 0 for funnel in results.funnels)
+    labels = sum(funnel.label_unchecked for funnel in results.funnels)
     notes = f"Shapes were not checked in {shapes} rendered images. " if shapes else ""
+    if labels:
+        notes += (
+            f"The label was not checked in {labels} rendered images: the scorer ranks it last of all classes in their "
+            "source images. "
+        )
     if recaptions:
         notes += (
             f"The caption check was skipped for {recaptions} rendered images: the captions of their source images do "
@@ -101,7 +107,7 @@ def _check_notes(results: JobResults) -> str:
 def _check_error_notes(results: JobResults) -> str:
     calibration = results.calibration
     of = "some methods" if calibration is not None and calibration.corrects else "these images"
-    lines = [f"Checks that are off: {line}" for line in checks_off_lines(results.checks_off)]
+    lines = [f"Checks that are off: {line}" for line in checks_off_lines(results.checks_off, results.funnels)]
     lines += [PROVISIONAL.format(of)] if results.provisional else []
     lines += [review_sentence(method_reviews) for method_reviews in results.reviews]
     if calibration is not None and calibration.not_used:

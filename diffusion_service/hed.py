@@ -19,7 +19,7 @@ from shared.load_progress import reading
 from shared.problems import NotFinite
 from shared.profile_diffusion import EdgeDetector
 
-_BLOCKS = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))  # channels and convolutions
+BLOCKS = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))  # channels and convolutions
 
 
 class _Block(nn.Module):
@@ -44,13 +44,13 @@ class HedNetwork(nn.Module):
         super().__init__()
         self.norm = nn.Parameter(torch.zeros(1, 3, 1, 1))
         inputs = 3
-        for number, (channels, convolutions) in enumerate(_BLOCKS, start=1):
+        for number, (channels, convolutions) in enumerate(BLOCKS, start=1):
             self.add_module(f"block{number}", _Block(inputs, channels, convolutions))
             inputs = channels
 
     def forward(self, images: Tensor) -> list[Tensor]:
         features, edges = images - self.norm, list[Tensor]()
-        for number in range(1, len(_BLOCKS) + 1):
+        for number in range(1, len(BLOCKS) + 1):
             if number > 1:
                 features = max_pool2d(features, 2)
             features, edge = self.get_submodule(f"block{number}")(features)

@@ -45,7 +45,7 @@ from shared.service import ModelService
 from shared.service_settings import ServiceSettings
 from shared.turns import ComputeTurns
 
-CODE_REVISION = "3"  # increase it whenever the same request gives another reply under the same weights
+CODE_REVISION = "4"  # increase it whenever the same request gives another reply under the same weights
 
 
 def load(loading: Loading[Evaluator], in_process: Mapping[str, InProcessModel] | None = None) -> EvaluatorModel:

@@ -219,21 +219,20 @@ class EvaluatorModel:
         texts = [item for item in items if isinstance(item, str)]
         sentences = [item for item in items if isinstance(item, tuple)]
         images = [item for item in items if not isinstance(item, str | tuple)]
+        plain = key.kind in ("classifier", "sentence embedding")
+        plain |= key.kind == "segmenter" and key.network is not self._segmenter
         try:
-            if key.kind == "segmenter":
-                own = key.network is self._segmenter
-                with tensor_float_32(torch, self.device) if own else plain_float_32(self.device):
+            with (plain_float_32 if plain else tensor_float_32)(torch, self.device):
+                if key.kind == "segmenter":
                     return list(key.network.label_maps(images))
-            if key.kind == "classifier":
-                with plain_float_32(self.device):
+                if key.kind == "domain":
+                    return list(key.network.log_odds(images))
+                if key.kind == "classifier":
                     rows = key.network.probabilities(images)
-            elif key.kind == "sentence embedding":
-                assert self._text_embedder is not None
-                rows = self._text_embedder.embed(sentences, key.length)
-            elif key.kind == "domain":
-                return list(key.network.log_odds(images))
-            else:
-                with tensor_float_32(torch, self.device):
+                elif key.kind == "sentence embedding":
+                    assert self._text_embedder is not None
+                    rows = self._text_embedder.embed(sentences, key.length)
+                else:
                     scorer: Scorer = key.network
                     rows = scorer.embed_images(images) if images else scorer.embed_texts(texts)
         except torch.OutOfMemoryError as error:

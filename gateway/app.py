@@ -20,7 +20,6 @@ from gateway.api import (
     images,
     jobs,
     models,
-    own_images,
     repairs,
     results,
     reviews,
@@ -44,18 +43,15 @@ from gateway.results.image_map import JobMaps
 from gateway.settings import read_settings
 from gateway.web import (
     compare,
-    finding_notes,
+    feedback,
     gallery,
     home,
     image_map,
     image_pages,
     login,
-    rate,
     refusals,
-    review,
     running,
 )
-from gateway.web import own_images as own_images_page
 from gateway.web import plan as plan_page
 from gateway.web import results as results_page
 from gateway.web import routes as pages
@@ -132,10 +128,10 @@ async def _lifespan(context: Context, registry: CollectorRegistry, _: FastAPI) -
 def _routes() -> APIRouter:
     """All routes but `/metrics`. FastAPI prepares them once for all apps of a process, at the first request."""
     router = APIRouter(responses=PROBLEMS)
-    work = (jobs, results, comparisons, reviews, own_images, findings, studies, export, suites, repairs)
+    work = (jobs, results, comparisons, reviews, findings, studies, export, suites, repairs)
     apis = (*work, events, images, models, catalogue)
-    images_shown = (gallery, image_map, image_pages, review, own_images_page, rate)
-    viewed = (home, plan_page, pages, results_page, running, finding_notes, studies_page, compare, *images_shown)
+    images_shown = (gallery, image_map, image_pages, feedback, studies_page)
+    viewed = (home, plan_page, pages, results_page, running, compare, *images_shown)
     routed = (*apis, *viewed)
     for module in routed:
         router.include_router(module.router, dependencies=[Depends(refuse_unknown_parameters)])

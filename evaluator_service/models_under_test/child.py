@@ -118,6 +118,7 @@ def _answer(connection: socket.socket) -> None:
 def _apply(limits: Limits) -> None:
     torch.set_num_threads(limits.threads)
     torch.backends.cudnn.deterministic = limits.deterministic
+    torch.backends.cudnn.allow_tf32 = False  # as in `plain_float_32`
     with suppress(OSError):  # not every system has it
         Path("/proc/self/oom_score_adj").write_text(_KILLED_FIRST)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

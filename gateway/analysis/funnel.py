@@ -41,11 +41,13 @@ def funnel(
     recaption: bool = False,
     refusal: str = "",
     asked_again: int = 0,
+    label_unchecked: int = 0,
 ) -> Funnel:
     """The funnel of one method's edits (without null arms). Checks are sorted by count, then name.
 
     `shapes`, `recaption`: whether the method checks the shapes of rendered images, and their new captions. `refusal`:
     if no edit was accepted, the most frequent reason. `asked_again`: edits with a repeated question.
+    `label_unchecked`: rendered edits whose label can have any rank.
     """
     accepted = np.array([not edit.rejected_by for edit in edits], bool)
     counted = np.array([edit.counted for edit in edits], bool)
@@ -63,6 +65,7 @@ def funnel(
         counted=clustered_rate(counted, groups),
         refusal=refusal,
         asked_again=asked_again,
+        label_unchecked=label_unchecked,
     )
 
 

@@ -6,7 +6,7 @@ from fastapi import APIRouter
 
 from gateway.api.dependencies import Gateway, JobId, Owner, Reviewer, problems
 from gateway.database.sessions import reading
-from gateway.reviews import finding_notes
+from gateway.feedback import notes
 from shared.schemas.finding_notes import FindingNoteRequest
 from shared.schemas.findings import FindingsListing, FindingView
 
@@ -17,7 +17,7 @@ router = APIRouter(tags=["findings"])
 def list_findings(job: JobId, gateway: Gateway, owner: Owner) -> FindingsListing:
     """The findings of a job's report, each with its id, status and note. Empty until there is a report."""
     with reading(gateway.sessions) as session:
-        return finding_notes.listing(session, owner, job)
+        return notes.listing(session, owner, job)
 
 
 @router.put("/jobs/{job}/findings/{finding}", responses=problems(s404="no such finding"))
@@ -29,4 +29,4 @@ def note_finding(
     Pages and results show them at once, the report after `POST /jobs/{job}/report`.
     """
     with gateway.sessions.begin() as session:
-        return finding_notes.record(session, owner, author, job, finding, note)
+        return notes.record(session, owner, author, job, finding, note)

@@ -1,4 +1,4 @@
-"""`/jobs/{job}/reviews`: people's reviews of counterfactuals, and the report built again with them."""
+"""`/jobs/{job}/reviews` and `/own-images`: what people see in images, and the report built again with it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from gateway.api.dependencies import Cursor, Gateway, JobId, Limit, Owner, Revie
 from gateway.confirmations.doses import start_doses
 from gateway.confirmations.orders import confirm
 from gateway.database.sessions import reading
+from gateway.feedback import calibration, marks, reviews
+from gateway.feedback.ratings import sync_job
 from gateway.jobs import jobs
-from gateway.reviews import calibration, reviews
-from gateway.studies.results import sync_job
 from shared.schemas.calibration import JobCalibration
 from shared.schemas.doses import DoseRequest
-from shared.schemas.jobs import JobDetail
+from shared.schemas.jobs import Digest, JobDetail
+from shared.schemas.own_images import MarkRequest, MarkView, OwnImagesView
 from shared.schemas.reviews import ConfirmationJob, ConfirmationRequest, ReviewRequest, ReviewsPage, ReviewView
 
 router = APIRouter(tags=["reviews"])
@@ -73,3 +74,25 @@ def report_anew(job: JobId, gateway: Gateway, owner: Owner) -> JobDetail:
     gateway.wake()
     with reading(gateway.sessions) as session:
         return jobs.show(session, owner, job)
+
+
+@router.get("/jobs/{job}/own-images", responses=problems(s404="no such job"))
+def list_own_images(job: JobId, gateway: Gateway, owner: Owner) -> OwnImagesView:
+    """The source images to mark by eye, for each value with findings, and all marks of them.
+
+    The page `/jobs/{job}/review/own-images` shows one after the other.
+    """
+    with reading(gateway.sessions) as session:
+        return marks.listing(session, owner, job)
+
+
+@router.put("/jobs/{job}/own-images/{image}", responses=problems(s404="no such source image"))
+def mark_own_image(
+    job: JobId, image: Digest, request: MarkRequest, gateway: Gateway, owner: Owner, reviewer: Reviewer
+) -> MarkView:
+    """Say whether a source image shows the value of a finding. Each key has one mark per image and value.
+
+    `POST /jobs/{job}/report` compares the findings again, with these marks.
+    """
+    with gateway.sessions.begin() as session:
+        return marks.record(session, owner, reviewer, job, image, request)

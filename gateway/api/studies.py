@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from gateway.api.dependencies import Gateway, JobId, Owner, problems
 from gateway.context import Context, read_stored
 from gateway.database.sessions import reading
-from gateway.studies import answers, csv_files, raters, results, studies
+from gateway.feedback import raters, ratings, studies
 from shared.images import encode, to_array
 from shared.schemas.studies import (
     AnswersStored,
@@ -87,14 +87,14 @@ def invite_raters(study: StudyId, request: InvitationsRequest, gateway: Gateway,
 def show_study_results(study: StudyId, gateway: Gateway, owner: Owner) -> StudyResults:
     """Raters and their control items, agreement, and the answers by question and method."""
     with reading(gateway.sessions) as session:
-        return results.study_results(session, owner, study)
+        return ratings.study_results(session, studies.find(session, owner, study))
 
 
 @router.get("/studies/{study}/items.csv", response_class=Response, responses={**CSV_REPLY, **problems(s404=NO_STUDY)})
 def download_items(study: StudyId, gateway: Gateway, owner: Owner) -> Response:
     """The items as CSV, for a crowd platform: ids, paths of the images, questions. It gives no answer away."""
     with reading(gateway.sessions) as session:
-        return _csv(csv_files.items_csv(session, owner, study), f"study-{study}-items.csv")
+        return _csv(raters.items_csv(session, owner, study), f"study-{study}-items.csv")
 
 
 @router.get(
@@ -105,7 +105,7 @@ def download_items(study: StudyId, gateway: Gateway, owner: Owner) -> Response:
 def download_item_image(study: StudyId, item: ItemId, side: Side, gateway: Gateway, owner: Owner) -> Response:
     """An image of an item as PNG, without provenance, which would name the method."""
     with reading(gateway.sessions) as session:
-        view = answers.view(session, studies.find(session, owner, study), item)
+        view = raters.view(session, studies.find(session, owner, study), item)
     return item_image(gateway, view, side)
 
 
@@ -113,7 +113,7 @@ def download_item_image(study: StudyId, item: ItemId, side: Side, gateway: Gatew
 def download_answers(study: StudyId, gateway: Gateway, owner: Owner) -> Response:
     """All ratings as CSV, one line each."""
     with reading(gateway.sessions) as session:
-        return _csv(csv_files.answers_csv(session, owner, study), f"study-{study}-answers.csv")
+        return _csv(raters.answers_csv(session, owner, study), f"study-{study}-answers.csv")
 
 
 @router.put(
@@ -129,7 +129,7 @@ async def upload_answers(study: StudyId, request: Request, gateway: Gateway, own
     return await run_in_threadpool(_upload, gateway, owner, study, await request.body())
 
 
-def item_image(context: Context, item: answers.ItemView, side: Side) -> Response:
+def item_image(context: Context, item: raters.ItemView, side: Side) -> Response:
     """An image of an item, without its digest or provenance.
 
     A changed image of another size is cropped and scaled to the original's: its size could tell what it is.
@@ -145,7 +145,7 @@ def item_image(context: Context, item: answers.ItemView, side: Side) -> Response
 
 def _upload(context: Context, owner: str, study: str, data: bytes) -> AnswersStored:
     with context.sessions.begin() as session:
-        return csv_files.upload_answers(session, owner, study, data)
+        return raters.upload_answers(session, owner, study, data)
 
 
 def _csv(text: str, name: str) -> Response:

@@ -39,7 +39,7 @@ FORM_PATH = "/"
 PLAN_PATH = "/plan"  # the same form before it is sent: with an archive or masks, whole files
 # These forms work without scripts, so they send no token; the browser's Origin header is checked instead.
 FORMS = re.compile(r"/|/jobs/[^/]+/(notes|studies/(view|[^/]+/(invitations|answers|delete)))")
-RATE_PATH = "/rate/"  # the pages of raters: the token in the path shows who asks (`gateway.studies.raters`)
+RATE_PATH = "/rate/"  # the pages of raters: the token in the path shows who asks (`gateway.feedback.raters`)
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 # A suite's name may contain any of these words.
 REVIEWS = re.compile(r"/jobs/[^/]+/((reviews|own-images|findings)(/|$)|(report|notes)$)")

@@ -18,6 +18,7 @@ from shared.schemas.metrics import OriginalsCheck
 from shared.schemas.service import ServiceInfo
 
 Message = TypeVar("Message", bound=Contract)
+AnswerKind = Literal["review", "mark", "note", "rating"]
 SourceImageState = Literal["pending", "leased", "done", "failed", "cancelled"]
 JSON_COLUMN = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
 ID_PREFIX = (

@@ -9,6 +9,7 @@ from sqlalchemy.orm import DeclarativeBase
 
 from gateway.database.columns import (
     JSON_COLUMN,
+    AnswerKind,
     ContractColumn,
     MethodsColumn,
     SourceImageState,
@@ -18,12 +19,8 @@ from gateway.database.sessions import UtcDateTime
 from gateway.methods import JobMethod
 from shared.schemas.base import JsonObject, Kind
 from shared.schemas.designs import RoundPlan
-from shared.schemas.effects import Direction
-from shared.schemas.finding_notes import FindingStatus
 from shared.schemas.jobs import JobState, Stage
-from shared.schemas.own_images import ShownMark
 from shared.schemas.repairs import RepairProgress, RepairRequest, RepairResult
-from shared.schemas.reviews import ReviewVerdict
 from shared.schemas.service import ServiceInfo
 from shared.schemas.studies import ItemKind, StudyRequest
 from shared.schemas.suites import SuiteFilters
@@ -72,8 +69,5 @@ class Table(DeclarativeBase):
         ItemKind: String(16),
         SourceImageState: String(16),
         Stage: String(16),
-        ReviewVerdict: String(16),
-        ShownMark: String(16),
-        FindingStatus: String(16),
-        Direction: String(16),
+        AnswerKind: String(16),
     }

@@ -30,11 +30,12 @@ from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from gateway.database.columns import SourceImageState, StoredChange, StoredSpec
 from gateway.database.feature_tables import JobBackground as JobBackground
-from gateway.database.feature_tables import NotedFinding as NotedFinding
-from gateway.database.feature_tables import OwnImageMark as OwnImageMark
 from gateway.database.feature_tables import Repair as Repair
-from gateway.database.feature_tables import Review as Review
 from gateway.database.feature_tables import Suite as Suite
+from gateway.database.feedback_tables import Answer as Answer
+from gateway.database.feedback_tables import Study as Study
+from gateway.database.feedback_tables import StudyItem as StudyItem
+from gateway.database.feedback_tables import StudyRater as StudyRater
 from gateway.database.owner_tables import LOCAL_OWNER as LOCAL_OWNER
 from gateway.database.owner_tables import ApiKey as ApiKey
 from gateway.database.owner_tables import Image as Image
@@ -43,10 +44,6 @@ from gateway.database.owner_tables import ModelUnderTest as ModelUnderTest
 from gateway.database.owner_tables import OwnedImage as OwnedImage
 from gateway.database.owner_tables import Owner as Owner
 from gateway.database.owner_tables import Upload as Upload
-from gateway.database.study_tables import Study as Study
-from gateway.database.study_tables import StudyAnswer as StudyAnswer
-from gateway.database.study_tables import StudyItem as StudyItem
-from gateway.database.study_tables import StudyRater as StudyRater
 from gateway.database.table_base import Id, utc_now
 from gateway.database.table_base import (
     Table as Table,  # re-exported: imported from here, its metadata has all tables

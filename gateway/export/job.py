@@ -17,9 +17,9 @@ from gateway.export.folders import folders
 from gateway.export.huggingface import huggingface
 from gateway.export.names import class_folders
 from gateway.export.selection import Selection, exported_images
+from gateway.feedback.notes import findings_of, load_notes, with_notes
 from gateway.jobs import jobs
 from gateway.jobs.task_description import rename_masks
-from gateway.results.finding_notes import findings_of, load_notes, with_notes
 from shared import __version__
 from shared.label_maps import VOID
 from shared.problems import Conflict

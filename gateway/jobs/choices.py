@@ -11,6 +11,7 @@ from gateway.intake.masks import mask_reader
 from gateway.jobs.model_choice import choose_models, kind_of, refuse_unknown_classes
 from gateway.methods import METHODS, JobMethod
 from gateway.methods.caption import IMAGE_DOMAIN
+from gateway.methods.checks import LABEL_BY_RANK
 from gateway.methods.controlled import ControlledParameters
 from gateway.methods.instruct import InstructParameters
 from gateway.methods.second_scorer import UNCALIBRATED
@@ -24,8 +25,6 @@ from shared.schemas.masks import MAX_MASK_CLASSES
 from shared.schemas.profiles import ProfilesReply, ProfileView
 from shared.schemas.validity import VALIDITY, signals_of
 from shared.weights import Server, Weights
-
-LABEL_BY_RANK = 0.0  # the threshold of `label` where the profile has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,14 +243,18 @@ def _method(
     calibrated: dict[str, object] = {}
     if calibration is not None and name in calibration.thresholds:
         # They are for edits; null and sham arms keep the profile's for checks that the calibration leaves out.
-        limits, own = calibration.thresholds[name], defaults.get("thresholds")
-        calibrated |= {"thresholds": limits, "arm_thresholds": {**(own if isinstance(own, dict) else {}), **limits}}
+        measured, own = calibration.thresholds[name], defaults.get("thresholds")
+        of_arms = {**(own if isinstance(own, dict) else {}), **measured}
+        calibrated |= {"thresholds": measured, "arm_thresholds": of_arms}
     if calibration is not None and name in calibration.validity_model:
         calibrated["validity"] = calibration.validity_model[name]
-    if "thresholds" not in {**calibrated, **request}:
-        _check_thresholds(name, defaults, profile)
+    chosen: dict[str, object] = {**defaults, **calibrated, **request}
+    for key in ("thresholds", "arm_thresholds"):
+        if isinstance(limits := chosen.get(key), dict):
+            chosen[key] = {"label": {"default": LABEL_BY_RANK}, **limits} if limits else {}
+    _check_thresholds(name, chosen.get("thresholds"), "thresholds" in {**calibrated, **request}, profile)
     try:
-        parameters = METHODS[name].parameters.model_validate({**defaults, **calibrated, **request})
+        parameters = METHODS[name].parameters.model_validate(chosen)
     except ValidationError as error:
         sentence = validation_sentence(error.errors(include_url=False, include_context=False, include_input=False))
         raise InvalidInput(f"the parameters of {name}: {sentence}") from error
@@ -282,15 +285,23 @@ def _check_signals(method: JobMethod, profile: Profile) -> None:
         )
 
 
-def _check_thresholds(name: str, defaults: JsonObject, profile: Profile) -> None:
-    """Raise InvalidInput if the profile lacks thresholds without which the method accepts nearly every image."""
-    thresholds = defaults.get("thresholds")
-    set_by_profile = thresholds if isinstance(thresholds, dict) else {}
-    if missing := [check for check in METHODS[name].needs_thresholds if check not in set_by_profile]:
+def _check_thresholds(name: str, thresholds: object, given: bool, profile: Profile) -> None:
+    """Raise InvalidInput if thresholds are missing without which the method accepts nearly every image.
+
+    `given`: by a request or a calibration, rather than by the profile; `{}` then turns all checks off.
+    """
+    limits = thresholds if isinstance(thresholds, dict) else {}
+    missing = ", ".join(check for check in METHODS[name].needs_thresholds if check not in limits)
+    if missing and not given:
         raise InvalidInput(
-            f"method {name!r} needs thresholds of {', '.join(missing)}, which belong to the scorer's weights, and "
+            f"method {name!r} needs thresholds of {missing}, which belong to the scorer's weights, and "
             f"profile {profile.profile.name!r} has none; set them in [methods.{name}.thresholds] of a profile of your "
             "own or in the parameter `thresholds`, or choose another method"
+        )
+    if missing and limits:
+        raise InvalidInput(
+            f"method {name!r} needs thresholds of {missing} too, because `thresholds` replace all of the profile's; "
+            "name them as well, or give `{}` to turn all checks off"
         )
 
 

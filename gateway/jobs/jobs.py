@@ -19,7 +19,7 @@ from gateway.database.events import add_event, events_after
 from gateway.database.owner_tables import Image
 from gateway.database.pagination import SortKey, page_of
 from gateway.database.sessions import insert_missing
-from gateway.database.tables import Job, JobBackground, JobRound, Report, SourceImage
+from gateway.database.tables import Counterfactual, Job, JobBackground, JobRound, Report, SourceImage
 from gateway.intake.sources import KeptMask, SourceFile
 from gateway.jobs.choices import Plan
 from gateway.jobs.plans import PlannedJob, describe_plan
@@ -111,6 +111,15 @@ def find(session: Session, owner: str, job_id: str) -> Job:
     if job is None:
         raise NotFound(f"there is no job {job_id!r}; GET /jobs lists yours")
     return job
+
+
+def find_edit(session: Session, owner: str, job_id: str, counterfactual_id: str) -> Counterfactual:
+    """An edit of the owner's job. Raises NotFound."""
+    find(session, owner, job_id)
+    row = session.get(Counterfactual, counterfactual_id)
+    if row is None or row.job_id != job_id or row.arm != "edit":
+        raise NotFound(f"job {job_id} has no counterfactual {counterfactual_id!r}")
+    return row
 
 
 def show(session: Session, owner: str, job_id: str) -> JobDetail:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from gateway.context import Context
 from gateway.database.sessions import reading
-from gateway.database.tables import SourceImage
+from gateway.database.tables import JobRound, SourceImage
 from gateway.jobs import jobs
 from gateway.jobs.model_choice import kind_of, models_by_name, refuse_unknown_classes, refuse_unknown_truths
 from gateway.models_under_test import models
 from gateway.queue import job_states
 from shared.problems import Conflict, InvalidInput
+from shared.schemas.designs import RoundPlan
 from shared.schemas.jobs import JobDetail
 
 MAX_MODELS_OF_JOB = 20
@@ -42,8 +44,17 @@ def add_to_job(context: Context, owner: str, job_id: str, names: Sequence[str]) 
         refuse_unknown_truths(labels, added, "Add the model again with `classes`, your names of its outputs")
         if job_states.predict_again(session, job_id) is None:
             raise Conflict("the job is running; add models when it is done")
+        _end_rounds(session, job_id)
         job.models = [*job.models, *names]
         job.uploaded_models = {**job.uploaded_models, **jobs.digests_of(added)}
     context.wake()
     with reading(context.sessions) as session:
         return jobs.show(session, owner, job_id)
+
+
+def _end_rounds(session: Session, job_id: str) -> None:
+    """Plan nothing more for an adaptive job that was cancelled between its rounds, since nothing is rendered again."""
+    last = session.scalar(select(JobRound).where(JobRound.job_id == job_id).order_by(JobRound.number.desc()).limit(1))
+    if last is not None and last.plan.places:
+        number = last.number + 1
+        session.add(JobRound(job_id=job_id, number=number, plan=RoundPlan(number=number, places=[])))

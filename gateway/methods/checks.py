@@ -6,7 +6,7 @@ structure   the source's edges in the region that must stay are still there (eva
 caption     the image is closer to the new caption than to the old one (difference of the scorer's cosines)
 label       the scorer's most probable class (zero-shot over the label set) is the ground truth, with a high enough
             probability; at a threshold of 0 its rank alone decides, relative to the source (`label_lost`); skipped
-            without ground truth or label set
+            without ground truth or label set; off at a threshold below 0 only
 recaption   if the job sets it: a new caption of the image names the class, as a caption of the source does
             (`recaption.py`); skipped if the source's caption names no class
 shapes      in segmentation jobs: the profile's segmenter, never a model under test, segments the classes where the mask
@@ -27,6 +27,7 @@ factor, and come from the profile. A check without thresholds only scores.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -53,7 +54,9 @@ from shared.schemas.evaluation import ShapesReply, ShapesRequest, StructureReque
 CHECKS = ("structure", "caption", "label", "recaption", "shapes", "things", "fit")
 ARM_CHECKS = ("structure", "likeness", "label", "recaption", "shapes", "things")  # applied if the edit has them
 RECAPTION_LIMIT: Thresholds = {"recaption": {"default": 1.0}}  # unless the thresholds set one
-LOWEST_SCORES = {  # that an image can have; `label` also refuses by rank, at any threshold
+LABEL_BY_RANK = 0.0  # the threshold of `label` where none is named
+LOWEST_SCORES = {  # that an image can have; `label` also refuses by rank, at 0 too
+    "label": math.nextafter(0.0, -1.0),
     **dict.fromkeys(("structure", "recaption", "shapes", "things", "validity"), 0.0),
     **dict.fromkeys(("likeness", "match", "direction"), -1.0),
     **dict.fromkeys(("caption", "fit", "word"), -2.0),
@@ -205,6 +208,15 @@ def limit_of(edit: Edit, by_factor: Mapping[str, float]) -> float:
 def judge_arm(scores: Scores, edit: Edit, thresholds: Thresholds, checks: Sequence[str] = CHECKS) -> Verdict:
     """The verdict on the null or sham arm of an edit: the edit's checks of class and shapes, at its thresholds."""
     return judge(scores, edit, {**RECAPTION_LIMIT, **thresholds}, [check for check in checks if check in ARM_CHECKS])
+
+
+def with_label_rank(thresholds: Thresholds) -> dict[str, dict[str, float]]:
+    """The thresholds of a request or calibration; if they do not name `label`, its rank alone decides.
+
+    Without any threshold there are no checks, and none is added.
+    """
+    named = {check: dict(by_factor) for check, by_factor in thresholds.items()}
+    return {"label": {"default": LABEL_BY_RANK}, **named} if named else {}
 
 
 def effective_thresholds(thresholds: Thresholds) -> dict[str, dict[str, float]]:

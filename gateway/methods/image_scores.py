@@ -179,12 +179,14 @@ def label_set(source: MethodImage, task: TaskDescription) -> list[str]:
     return classes if len(classes) > 1 else []
 
 
-def label_lost(scores: Scores, lowest: float) -> bool:
+def label_lost(scores: Mapping[str, float], lowest: float) -> bool:
     """Whether the ground truth ranks too low, at the threshold `lowest` of its probability.
 
     Above 0 it must be the most probable class. At 0, the threshold where nobody has measured one, it must be among the
-    first `label_rank_limit` of the classes. Scores of older versions have no rank.
+    first `label_rank_limit` of the classes. Below 0 there is no such rule. Scores of older versions have no rank.
     """
+    if lowest < 0:
+        return False
     if lowest > 0 or "label_rank" not in scores:
         return scores["label_margin"] <= 0
     return scores["label_rank"] > scores["label_rank_limit"]

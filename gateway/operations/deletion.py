@@ -13,7 +13,7 @@ from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
 from gateway.database.sessions import Sessions, database_now, reading
-from gateway.database.tables import Event, Job, Repair, Report, SourceImage, Study
+from gateway.database.tables import Event, Job, Repair, Report, SourceImage, Study, StudyRater
 
 IMAGES_PER_TRANSACTION = 50  # with their counterfactuals and predictions: some 100 ms
 EVENTS_PER_TRANSACTION = 2_000
@@ -24,6 +24,8 @@ def mark_deleted(session: Session, job_id: str) -> None:
     """Hide a job from now on, with its report, its repairs and its studies. Cancel it first."""
     session.execute(delete(Report).where(Report.job_id == job_id))
     session.execute(delete(Repair).where(Repair.job_id == job_id))
+    studies = select(Study.id).where(Study.job_id == job_id)
+    session.execute(delete(StudyRater).where(StudyRater.study_id.in_(studies)))  # before their studies, as they lock
     session.execute(delete(Study).where(Study.job_id == job_id))
     marked = (
         update(Job).where(Job.id == job_id).values(deleted_at=database_now(), idempotency_key=None, report_due=False)

@@ -15,13 +15,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
-from sqlalchemy import ColumnElement, and_, false, or_, select, true, update
+from sqlalchemy import ColumnElement, and_, exists, false, or_, select, true, update
 from sqlalchemy.orm import Session
 
 from gateway.database.columns import SourceImageState
 from gateway.database.events import add_event
 from gateway.database.table_base import utc_now
-from gateway.database.tables import Job, SourceImage
+from gateway.database.tables import Counterfactual, Job, SourceImage
 from gateway.queue.lease_queries import RUNNING, is_unfinished
 
 
@@ -91,10 +91,18 @@ def predict_again(session: Session, job_id: str) -> int | None:
     """Make the images of a finished job pending again, to add missing predictions for their counterfactuals.
 
     Returns their number, or None (and changes nothing) while the job runs. Images that failed or were cancelled before
-    they had counterfactuals keep their state. Locks images before the job, as `cancel_job` does.
+    they had counterfactuals keep their state; those that did in a later round have some of earlier rounds. Locks images
+    before the job, as `cancel_job` does.
     """
     if session.scalar(select(Job.state).where(Job.id == job_id)) == "running":
         return None
+    rendered = exists().where(Counterfactual.source_image_id == SourceImage.id)
+    session.execute(
+        update(SourceImage)
+        .where(SourceImage.job_id == job_id, SourceImage.state.in_(("failed", "cancelled")), rendered)
+        .values(generated=True)
+        .execution_options(synchronize_session=False)
+    )
     generated = and_(SourceImage.job_id == job_id, SourceImage.generated)
     reopened = _reopen(session, ("done", "failed", "cancelled"), generated)
     images = sum(reopened.values())

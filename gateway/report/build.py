@@ -15,8 +15,10 @@ from sqlalchemy.orm import Session
 
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import Counterfactual, Job, JobService, Report
+from gateway.feedback.notes import load_notes, with_notes
 from gateway.jobs.task_description import rename_masks
 from gateway.methods import METHODS
+from gateway.methods.checks import with_label_rank
 from gateway.report.page import report_page
 from gateway.report.pictures import select_pictures
 from gateway.report.review_order import ReviewList
@@ -24,7 +26,6 @@ from gateway.results.class_colours import class_colours
 from gateway.results.confirmation import with_confirmations
 from gateway.results.designs import design_results
 from gateway.results.doses import Shown, load_edit_shown, with_dose_curves, with_doses
-from gateway.results.finding_notes import load_notes, with_notes
 from gateway.results.follow_ups import load_follow_ups
 from gateway.results.job_rows import JobRows, load_rows
 from gateway.results.measure import measure
@@ -193,7 +194,8 @@ def _calibration(data: str, errors: CheckCalibration, services: Sequence[Service
         method.name
         for method in job.methods
         if method.name in errors.thresholds
-        and {**METHODS[method.name].default_thresholds, **errors.thresholds[method.name]} != method.thresholds
+        and with_label_rank({**METHODS[method.name].default_thresholds, **errors.thresholds[method.name]})
+        != with_label_rank(method.thresholds)
     ]
     by_method = {name: by_factor for name, by_factor in errors.methods.items() if name not in changed_methods}
     n = errors.judged or sum(_count_judged(by_factor) for by_factor in by_method.values())

@@ -55,7 +55,15 @@ def _head(results: JobResults) -> Iterator[str]:
     yield from table(["model", "method", "verdict"], (_verdict(results, result) for result in results.results))
     yield ""
     yield from (f"* {sentence(hint)}" for hint in originals_hints(results))
-    yield from (f"* Checks that are off: {sentence(line)}" for line in checks_off_lines(results.checks_off))
+    yield from (
+        f"* Checks that are off: {sentence(line)}" for line in checks_off_lines(results.checks_off, results.funnels)
+    )
+    yield from (
+        f"* {plain(funnel.method)}: the label was not checked in {funnel.label_unchecked} of {funnel.rendered} "
+        "rendered images, because the scorer ranks it last of all classes in their source images."
+        for funnel in results.funnels
+        if funnel.label_unchecked
+    )
     yield from (f"* {sentence(review_sentence(reviews))}" for reviews in results.reviews)
     if results.provisional and counts_pairs(results):
         yield "* **Provisional:** the error rates of the automatic checks are unknown for these images.\n"

@@ -17,8 +17,9 @@ from gateway.analysis.own_images import (
     own_samples,
     value_probabilities,
 )
+from gateway.feedback.marks import Marked
 from gateway.results.cells import with_cells
-from gateway.results.own_images import CaptionsByValue, Marked, OwnImages, Photograph
+from gateway.results.own_images import CaptionsByValue, OwnImages, Photograph
 from gateway.results.wording import corroboration_sentence
 from shared.schemas.effects import Cell, CellEffect
 from shared.schemas.estimates import Corroboration, OwnImage, OwnImageMarks

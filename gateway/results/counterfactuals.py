@@ -11,11 +11,10 @@ from sqlalchemy.orm import Session
 
 from gateway.database.pagination import SortKey, decode_cursor, encode_cursor, page_of
 from gateway.database.tables import Counterfactual, Report
+from gateway.feedback.notes import load_notes, with_notes
 from gateway.jobs import jobs
 from gateway.results.filters import Filters, conditions
-from gateway.results.finding_notes import load_notes, with_notes
 from gateway.results.views import counterfactual_views
-from shared.problems import NotFound
 from shared.schemas.result_rows import CounterfactualDetail, CounterfactualView, ResultsPage
 from shared.schemas.results import JobResults
 
@@ -78,7 +77,7 @@ def review_list(
 
 def detail(session: Session, owner: str, job_id: str, counterfactual_id: str) -> CounterfactualDetail:
     """One counterfactual with its lineage. Raises NotFound."""
-    row = find(session, owner, job_id, counterfactual_id)
+    row = jobs.find_edit(session, owner, job_id, counterfactual_id)
     (view,) = counterfactual_views(session, [row])
     return CounterfactualDetail(**view.model_dump(), lineage=row.lineage)
 
@@ -87,7 +86,7 @@ def neighbours(
     session: Session, owner: str, job_id: str, listing: Listing, counterfactual_id: str
 ) -> tuple[str | None, str | None]:
     """Ids of the previous and the next counterfactual that match the filters. Raises NotFound."""
-    row = find(session, owner, job_id, counterfactual_id)
+    row = jobs.find_edit(session, owner, job_id, counterfactual_id)
     if listing.order == "review":
         report = session.get(Report, job_id)
         metrics = report.results if report else None
@@ -99,15 +98,6 @@ def neighbours(
     backwards = [column.desc() for column in ORDER]
     before = session.scalar(query.where(tuple_(*ORDER) < key).order_by(*backwards))
     return before, session.scalar(query.where(tuple_(*ORDER) > key).order_by(*ORDER))
-
-
-def find(session: Session, owner: str, job_id: str, counterfactual_id: str) -> Counterfactual:
-    """An edit of the owner's job. Raises NotFound."""
-    jobs.find(session, owner, job_id)
-    row = session.get(Counterfactual, counterfactual_id)
-    if row is None or row.job_id != job_id or row.arm != "edit":
-        raise NotFound(f"job {job_id} has no counterfactual {counterfactual_id!r}")
-    return row
 
 
 def matching(job_id: str, filters: Filters) -> Select[Counterfactual]:

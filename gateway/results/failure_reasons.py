@@ -7,7 +7,9 @@ from collections import Counter
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from gateway.database.tables import Counterfactual, SourceImage
+from gateway.database.tables import Counterfactual, Job, SourceImage
+from gateway.methods import JobMethod
+from gateway.methods.checks import LABEL_BY_RANK
 from shared.problems import BEGINS
 from shared.schemas.results import FailureReason
 
@@ -37,6 +39,23 @@ def asked_again(session: Session, job_id: str, method: str) -> int:
     repeats = c.lineage["asked_again"].as_integer()
     query = select(func.count()).where(c.job_id == job_id, c.method == method, c.arm == "edit", repeats > 0)
     return session.scalar(query) or 0
+
+
+def label_unchecked(session: Session, job: Job, method: JobMethod) -> int:
+    """The rendered edits of a method whose label can have any rank, because the scorer ranks it last in the source.
+
+    0 if a threshold of its probability checks it too, or nothing does.
+    """
+    if max(method.thresholds.get("label", {"default": -1.0}).values()) != LABEL_BY_RANK:
+        return 0
+    c, limit = Counterfactual, Counterfactual.scores["label_rank_limit"].as_float()
+    query = (
+        select(SourceImage.ground_truth, limit, func.count())
+        .join(SourceImage, c.source_image_id == SourceImage.id)
+        .where(c.job_id == job.id, c.method == method.name, c.arm == "edit", limit >= len(job.classes))
+        .group_by(SourceImage.ground_truth, limit)
+    )
+    return sum(count for truth, last, count in session.execute(query) if last >= len({*job.classes, truth}))
 
 
 def refusal_reason(session: Session, job_id: str, method: str) -> str:

@@ -12,12 +12,13 @@ from sqlalchemy.orm import Session
 from gateway.analysis.components import RenderingCost
 from gateway.analysis.funnel import EditOutcome
 from gateway.database.tables import Job
+from gateway.feedback.reviews import load_reviews
 from gateway.jobs.sensitivity import GroupedTruth
 from gateway.results.classification import RankDetail
-from gateway.results.failure_reasons import asked_again, failure_reasons, refusal_reason
+from gateway.results.failure_reasons import asked_again, failure_reasons, label_unchecked, refusal_reason
 from gateway.results.originals import judge_of
 from gateway.results.pairing import CounterfactualRow, Triple, triples
-from gateway.results.reviewed_edits import ReviewedJob, load_reviews
+from gateway.results.reviewed_edits import ReviewedJob
 from gateway.results.rows import Detail, ModelColumns, ModelRows
 from gateway.results.segmentation import PixelDetail
 from gateway.results.stream import SourceRow, SourceRows, number_sources, relation_of, stream_sources
@@ -37,6 +38,7 @@ class MethodRows:
     """The outcome of each edit of a method, the network evaluations of all its renderings, and those of its arms.
 
     `refusal`: if no edit was accepted, the most frequent reason. `asked_again`: edits with a repeated question.
+    `label_unchecked`: rendered edits whose label can have any rank.
     """
 
     edits: list[EditOutcome] = field(default_factory=list)
@@ -45,6 +47,7 @@ class MethodRows:
     arm_evaluations: int = 0
     refusal: str = ""
     asked_again: int = 0
+    label_unchecked: int = 0
 
     def add(self, row: CounterfactualRow, group: int) -> None:
         """Count an edit or null arm of a source image in this group."""
@@ -121,6 +124,8 @@ def load_rows(session: Session, job_id: str) -> JobRows:
                 columns[model, method].add(numbers, rows, edits[method], predictions)
     for method, method_rows in methods.items():
         method_rows.asked_again = asked_again(session, job_id, method)
+        chosen = next(chosen for chosen in job.methods if chosen.name == method)
+        method_rows.label_unchecked = label_unchecked(session, job, chosen)
         if all(edit.rejected_by for edit in method_rows.edits):
             method_rows.refusal = refusal_reason(session, job_id, method)
     return JobRows(

@@ -162,6 +162,7 @@ def _funnel(job: Job, method: JobMethod, rows: MethodRows) -> Funnel:
         recaption=isinstance(parameters, CheckParameters) and parameters.recaption,
         refusal=rows.refusal,
         asked_again=rows.asked_again,
+        label_unchecked=rows.label_unchecked,
     )
 
 

@@ -11,9 +11,9 @@ from sqlalchemy import Subquery, func, select
 from sqlalchemy.orm import Session
 
 from gateway.database.columns import StoredChange
-from gateway.database.tables import Counterfactual, Job, OwnImageMark, Prediction, SourceImage
+from gateway.database.tables import Counterfactual, Job, Prediction, SourceImage
+from gateway.feedback.marks import Marked, load_marks
 from gateway.results.cells import value_side
-from gateway.results.reviewed_edits import majority
 from shared.schemas.effects import Cell, CellEffect
 from shared.schemas.own_images import ShownMark
 from shared.schemas.results import JobResults
@@ -23,14 +23,6 @@ CAPTIONS = 8  # of each value; their mean is the value's text
 SAMPLE = 2_000  # images of each class; more narrow the intervals little, and each needs its vector
 
 CaptionsByValue = dict[str, list[str]]
-
-
-class Marked(NamedTuple):
-    """What a mark is about: an image, by digest, and a value of a factor."""
-
-    image: str
-    factor: str
-    value: str
 
 
 class Photograph(NamedTuple):
@@ -89,17 +81,6 @@ def load_own_images(session: Session, job_id: str, results: JobResults, most: in
             sampled_of[label] = total
     right, marks = _right(session, job_id, sample), load_marks(session, job_id)
     return OwnImages(job.owner_id, photographs, sampled_of, right, captions, marks)
-
-
-def load_marks(session: Session, job_id: str) -> dict[Marked, ShownMark]:
-    """The majority mark of each image among sure reviewers; `unsure` for a tie, and if all were unsure."""
-    votes: defaultdict[Marked, list[bool]] = defaultdict(list)
-    for row in session.scalars(select(OwnImageMark).where(OwnImageMark.job_id == job_id)):
-        sure = votes[Marked(row.image_digest, row.factor, row.value)]
-        if row.shows != "unsure":
-            sure.append(row.shows == "yes")
-    words: dict[bool | None, ShownMark] = {True: "yes", False: "no", None: "unsure"}
-    return {marked: words[majority(sure)] for marked, sure in votes.items()}
 
 
 def _sample(job_id: str, labels: set[str], most: int) -> Subquery:

@@ -1,25 +1,22 @@
-"""A job's reviews for the analysis: the pooled verdict on each edit, and which edits are a random sample.
+"""The reviews of a job's edits as arrays for the analysis: random samples, and counts by cell.
 
-Edits are sampled in the order of their ids. Ids are digests, so this order is random. The random sample of a method
-consists of the reviewed edits whose ids precede the first unreviewed one; accepted and rejected edits have separate
-samples. Failures prioritised for review (the leading ones of the review list) are excluded.
+Reviewers see the changed images of a finding in the descending order of their ids (`gateway.report.review_order`). Ids
+are digests, so those reviewed before the first one without a review are a random sample.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import takewhile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
 
 import numpy as np
-from sqlalchemy import func, select
-from sqlalchemy.orm import Session
 
 from gateway.analysis.certainty import clustered_rate
 from gateway.analysis.reviews import (
-    LEAST_ACCEPTED,
-    LEAST_REJECTED,
+    OwnSample,
     RandomSample,
     Reviewed,
     Tally,
@@ -27,108 +24,93 @@ from gateway.analysis.reviews import (
     estimate,
     valid_counts,
 )
-from gateway.database.tables import Counterfactual, Report, Review
+from gateway.feedback.reviews import PooledReview, Reviews
 from gateway.results.judged_shares import JudgedShares
 from gateway.results.pairing import PredictionRow, change, labels, triples
-from gateway.results.review_columns import PooledReview, ReviewColumns, Sample
 from gateway.results.stream import SourceRows, cells_of
+from shared.schemas.effects import Cell
 from shared.schemas.estimates import Estimate, Rate
-from shared.schemas.review_results import FAILURE_MODES, FailureMode, FailureShare, FlippedReviews, MethodReviews
+from shared.schemas.review_results import FAILURE_MODES, FailureShare, FlippedReviews, MethodReviews
 from shared.seeds import derive_seed
 
 
-@dataclass(frozen=True, slots=True)
-class Reviews:
-    """The reviews of a job's edits, by id of the edit.
-
-    `prioritised`: the edits that were not sampled. `first_open`: the first edit without a review, by (method, accepted
-    by the checks).
-    """
-
-    by_edit: dict[str, PooledReview]
-    prioritised: frozenset[str]
-    first_open: dict[tuple[str, bool], str]
-
-    def is_sampled(self, name: str) -> bool:
-        """Whether an edit is in the random sample and has a decided review."""
-        review = self.by_edit.get(name)
-        if review is None or review.valid is None or name in self.prioritised:
-            return False
-        end = self.first_open.get((review.method, review.accepted))
-        return end is None or name < end
-
-    def is_prioritised(self, name: str) -> bool:
-        """Whether an edit was reviewed because it was listed first, and not at random."""
-        return name in self.prioritised
-
-    def missing(self, method: str, accepted: bool = True) -> int:
-        """The number of sampled edits that still need a decided review to estimate the method's validity."""
-        if (method, accepted) not in self.first_open:
-            return 0
-        size = sum(self.is_sampled(name) and review[:2] == (method, accepted) for name, review in self.by_edit.items())
-        return max(0, (LEAST_ACCEPTED if accepted else LEAST_REJECTED) - size)
+class _ReviewedImage(NamedTuple):
+    name: str
+    valid: bool
+    group: int
 
 
-def load_reviews(session: Session, job_id: str) -> Reviews:
-    """All reviews of a job, in memory, because people write few."""
-    c = Counterfactual
-    by_edit: defaultdict[str, list[Review]] = defaultdict(list)
-    kinds: dict[str, tuple[str, bool]] = {}
-    rows = select(Review, c.method, c.accepted).join(c, Review.counterfactual_id == c.id)
-    for review, method, accepted in session.execute(rows.where(Review.job_id == job_id)):
-        by_edit[review.counterfactual_id].append(review)
-        kinds[review.counterfactual_id] = (method, accepted)
-    reviewed = select(Review.counterfactual_id).where(Review.job_id == job_id)
-    rendered = [c.job_id == job_id, c.arm == "edit", c.image_digest.is_not(None)]
-    first = select(c.method, c.accepted, func.min(c.id)).where(*rendered, c.id.not_in(reviewed))
-    return Reviews(
-        by_edit={name: pool(*kinds[name], reviews) for name, reviews in by_edit.items()},
-        prioritised=frozenset(takewhile(by_edit.__contains__, review_list(session, job_id))),
-        first_open={
-            (method, accepted): name for method, accepted, name in session.execute(first.group_by(c.method, c.accepted))
-        },
-    )
+@dataclass(slots=True)
+class _ChangedImages:
+    """Changed images in one direction: their number, the verdicts on them, the largest id without a review."""
+
+    n: int = 0
+    verdicts: list[_ReviewedImage] = field(default_factory=list)
+    largest_open: str = ""
+
+    def sample(self) -> OwnSample:
+        sampled = [verdict for verdict in self.verdicts if verdict.name > self.largest_open]
+        valid, groups = [verdict.valid for verdict in sampled], [verdict.group for verdict in sampled]
+        return OwnSample(RandomSample(np.array(valid, np.bool_), np.array(groups, np.int64)), self.n)
 
 
-def review_list(session: Session, job_id: str) -> list[str]:
-    """The ids of `metrics.review` in the job's current report; empty if it has none."""
-    ids = session.scalar(select(Report.metrics["review"]).where(Report.job_id == job_id))
-    return [str(name) for name in ids or ()]
+class OwnReviews:
+    """Collects the changed images of cells: lost ones (−1) and gained ones (1) apart."""
+
+    def __init__(self) -> None:
+        self._changed: defaultdict[Cell, dict[int, _ChangedImages]] = defaultdict(
+            lambda: {-1: _ChangedImages(), 1: _ChangedImages()}
+        )
+
+    def add(self, cell: Cell, sign: Literal[-1, 1], name: str, group: int, review: PooledReview | None) -> None:
+        """Add a changed image with its reviews. Images with divided reviews are left out.
+
+        A gained image whose arm no reviewer saw counts as not reviewed.
+        """
+        changed = self._changed[cell][sign]
+        changed.n += 1
+        valid = None if review is None else review.verdict(sign)
+        if valid is not None:
+            changed.verdicts.append(_ReviewedImage(name, valid, group))
+        elif review is None or sign > 0:
+            changed.largest_open = max(changed.largest_open, name)
+
+    def samples(self) -> dict[Cell, OwnSample]:
+        """The sample of each cell, for the direction in which more of its images changed."""
+        return {
+            cell: max(signs.values(), key=lambda changed: changed.n).sample() for cell, signs in self._changed.items()
+        }
 
 
-def first_to_review(session: Session, job_id: str) -> list[str]:
-    """The leading ids of the review list that are samples of the findings."""
-    count = session.scalar(select(Report.metrics["review_first"].as_integer()).where(Report.job_id == job_id))
-    return review_list(session, job_id)[: count or 0]
+class Sample:
+    """A random sample that grows edit by edit."""
+
+    def __init__(self) -> None:
+        self._valid, self._source = array("b"), array("q")
+
+    def add(self, valid: bool, source: int) -> None:
+        self._valid.append(valid)
+        self._source.append(source)
+
+    def random_sample(self) -> RandomSample:
+        return RandomSample(np.asarray(self._valid).astype(bool), np.asarray(self._source))
 
 
-def pool(method: str, accepted: bool, reviews: Sequence[Review]) -> PooledReview:
-    """All reviews of one edit of a method, which the checks accepted or not."""
-    decided = [review for review in reviews if review.verdict != "unsure"]
-    votes = [
-        review.verdict == "valid" and review.edit_shown is not False and review.failure is None for review in decided
-    ]
-    of_pair = [vote for vote, review in zip(votes, decided, strict=True) if review.arm_shown or not vote]
-    grades = [review.realism for review in reviews if review.realism is not None]
-    return PooledReview(
-        method,
-        accepted,
-        majority(votes),
-        majority(of_pair),
-        majority([review.edit_shown for review in reviews if review.edit_shown is not None]),
-        sum(grades) / len(grades) if grades else None,
-        _most_named([review.failure for review in reviews if review.failure is not None]),
-    )
+class ReviewColumns:
+    """The reviews of a method's edits whose pairs count, by whether one model flipped on them."""
 
+    def __init__(self) -> None:
+        self.samples: defaultdict[tuple[str, bool], Sample] = defaultdict(Sample)
+        self.classes: defaultdict[tuple[str, bool], Sample] = defaultdict(Sample)
+        self.cells: defaultdict[Cell, tuple[Tally, Tally]] = defaultdict(lambda: (Tally(), Tally()))
+        self.whole = (Tally(), Tally())
+        self.own = OwnReviews()
 
-def _most_named(modes: Sequence[FailureMode]) -> FailureMode | None:
-    return max(FAILURE_MODES, key=modes.count) if modes else None
-
-
-def majority(votes: list[bool]) -> bool | None:
-    """What most votes say; None for a tie, and without votes."""
-    yes = sum(votes)
-    return None if 2 * yes == len(votes) else 2 * yes > len(votes)
+    def reviewed(self, valid_rejected: float | None = None) -> Reviewed:
+        samples, classes = (
+            {key: sample.random_sample() for key, sample in columns.items()} for columns in (self.samples, self.classes)
+        )
+        return Reviewed(samples, self.cells, self.whole, valid_rejected, classes, self.own.samples())
 
 
 class ReviewedJob:

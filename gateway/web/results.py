@@ -19,12 +19,12 @@ from sqlalchemy.orm import Session
 from gateway.api.dependencies import Gateway, JobId, Owner
 from gateway.database.sessions import reading
 from gateway.database.tables import Job, Report
+from gateway.feedback.notes import finding_id, load_notes, with_notes
 from gateway.jobs import jobs
 from gateway.report.settling import open_effects, steps_for
 from gateway.results.confusion import at_threshold
 from gateway.results.counterfactuals import first_views
 from gateway.results.filters import Filters
-from gateway.results.finding_notes import finding_id, load_notes, with_notes
 from gateway.results.job_rows import load_rows
 from gateway.results.rounds import rounds_of
 from gateway.web.addresses import address_of, class_filter, gallery, images_of_cell

@@ -1,4 +1,8 @@
-"""The page of a job's studies: make one, invite people, see results, exchange CSV files. It works without scripts."""
+"""The pages of studies: the owner's, which works without scripts, and `/rate/TOKEN`, a rater's.
+
+The token in the path is all that a rater needs, and all that it opens. Their page shows nothing that gives an answer
+away: no verdict, prediction, method, file name or arm, and ids that mean nothing.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +18,16 @@ from starlette.datastructures import FormData, UploadFile
 
 from gateway.api.dependencies import Gateway, JobId, Owner
 from gateway.api.forms import part_of, read_form, refuse_other_types, validate
-from gateway.auth.middleware import STUDY_ANSWERS_BYTES
+from gateway.api.studies import item_image
+from gateway.auth.middleware import RATE_PATH, STUDY_ANSWERS_BYTES
 from gateway.context import Context
 from gateway.database.sessions import reading
+from gateway.database.tables import Job
+from gateway.feedback import raters, ratings, studies
 from gateway.jobs import jobs
-from gateway.studies import csv_files, raters, results, studies
 from gateway.web.rendering import render
 from shared.problems import InvalidInput, Malformed, NotFound, Problem
-from shared.schemas.studies import QUESTIONS, InvitationsRequest, StudyRequest, StudyView
+from shared.schemas.studies import ATTENTION, CHOICES, QUESTIONS, InvitationsRequest, Side, StudyRequest, StudyView
 
 OWN_QUESTIONS = "own"
 FIELDS = (
@@ -29,9 +35,15 @@ FIELDS = (
     "consensus", "controls", "attention", "least_control_score",
 )  # fmt: skip
 MAX_FIELDS = 40
+WORDS = {"yes": "Yes", "no": "No", "unsure": "Cannot tell"}
+KEYS = {"yes": "y", "no": "n", "unsure": "u"}
+# The address must not reach other sites; with `no-referrer` browsers would send the form without its origin.
+REFERRER = {"Referrer-Policy": "same-origin", "X-Robots-Tag": "noindex"}
 
 router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 StudyId = Annotated[str, Path(max_length=64)]
+Token = Annotated[str, Path(max_length=100)]
+Item = Annotated[str, Path(max_length=64)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +143,7 @@ def _upload(context: Context, owner: str, job: str, study: str, data: bytes) -> 
         if not data:
             raise InvalidInput("no file of answers is chosen, or it is empty")
         with context.sessions.begin() as session:
-            stored = csv_files.upload_answers(session, owner, study, data)
+            stored = raters.upload_answers(session, owner, study, data)
     except (InvalidInput, Malformed) as problem:
         return _page(context, owner, job, study, FormReply(problem, "answers"))
     return _page(context, owner, job, study, FormReply(notice=stored.sentence))
@@ -143,7 +155,11 @@ def _page(context: Context, owner: str, job: str, study: str | None, reply: Form
         row = jobs.find(session, owner, job)
         listed = studies.listing(session, owner, job).studies
         shown = _chosen(listed, study)
-        figures = None if shown is None or not shown.answered else results.study_results(session, owner, shown.id)
+        figures = (
+            None
+            if shown is None or not shown.answered
+            else ratings.study_results(session, studies.find(session, owner, shown.id))
+        )
     return render(
         "studies.html",
         200 if reply.problem is None else reply.problem.status,
@@ -176,3 +192,75 @@ def _state(view: StudyView) -> str:
     if view.complete == view.items:
         return "complete"
     return "under way" if view.answered else "invited" if view.invited else "new"
+
+
+@router.get(RATE_PATH + "{token}")
+def show_rating(token: Token, gateway: Gateway, item: Annotated[str | None, Query(max_length=64)] = None) -> Response:
+    """The rater's next pair, or the named one; at the end, thanks."""
+    try:
+        return _rating_page(gateway, token, item)
+    except NotFound as problem:
+        return _refusal(problem)
+
+
+@router.post(RATE_PATH + "{token}/{item}")
+async def accept_rating(token: Token, item: Item, request: Request, gateway: Gateway) -> Response:
+    """Store the rater's answers and show the next pair."""
+    refuse_other_types(request, "application/x-www-form-urlencoded")
+    async with request.form(max_fields=20) as form:
+        chosen = {name: value for name, value in form.items() if isinstance(value, str)}
+    return await run_in_threadpool(_record, gateway, token, item, chosen)
+
+
+@router.get(RATE_PATH + "{token}/{item}/{side}.png")
+def show_rated_image(token: Token, item: Item, side: Side, gateway: Gateway) -> Response:
+    """An image of one of the rater's items."""
+    with gateway.sessions.begin() as session:
+        invited = raters.admit(session, token, gateway.settings.key_requests_per_minute)
+        view = raters.own_item(session, invited, item)
+    return item_image(gateway, view, side)
+
+
+def _record(context: Context, token: str, item: str, chosen: Mapping[str, str]) -> Response:
+    try:
+        with context.sessions.begin() as session:
+            invited = raters.admit(session, token, context.settings.key_requests_per_minute)
+            raters.record(session, invited, item, chosen)
+    except NotFound as problem:
+        return _refusal(problem)
+    except InvalidInput as problem:
+        return _rating_page(context, token, item, problem.detail, chosen)
+    return RedirectResponse(f"{RATE_PATH}{token}", 303, headers=REFERRER)
+
+
+def _rating_page(
+    context: Context, token: str, item: str | None, problem: str = "", chosen: Mapping[str, str] | None = None
+) -> Response:
+    with context.sessions.begin() as session:
+        invited = raters.admit(session, token, context.settings.key_requests_per_minute)
+        turn, view = raters.turn(session, invited, item)
+        request = invited.study.request
+        title = request.title or session.get_one(Job, invited.study.job_id).task_description
+    page = render(
+        "rate.html",
+        422 if problem else 200,
+        base=f"{RATE_PATH}{token}",
+        title=title,
+        questions=request.question_list,
+        turn=turn,
+        view=view,
+        chosen=chosen if chosen is not None else view.answers if view else {},
+        problem=problem,
+        choices=CHOICES,
+        words=WORDS,
+        keys=KEYS,
+        attention={question.kind: ATTENTION[question.kind] for question in request.question_list},
+    )
+    page.headers.update(REFERRER)
+    return page
+
+
+def _refusal(problem: Problem) -> Response:
+    page = render("rate_refused.html", problem.status, problem=problem.detail)
+    page.headers.update(REFERRER)
+    return page

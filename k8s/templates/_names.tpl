@@ -117,6 +117,9 @@ A container's variables: the chart's, then `extraEnv` and those of its service, 
 */}}
 {{- define "contrafact.variables" -}}
 {{- $variables := fromYamlArray (index . 1) }}
+{{- if (index . 0).Values.certificates.configMap }}
+{{- $variables = append $variables (dict "name" "SSL_CERT_FILE" "value" "/certificates/authorities.pem") }}
+{{- end }}
 {{- range concat (index . 0).Values.extraEnv (index . 2) }}
 {{- $name := .name }}
 {{- range $variables }}
@@ -154,16 +157,26 @@ securityContext:
   capabilities: {drop: [ALL]}
 {{- end }}
 
-{{- define "contrafact.profileVolume" -}}
+{{/* The profile and the certificates, where values name some: of every container of ours. */}}
+{{- define "contrafact.fileVolumes" -}}
 {{- if .Values.profileFile }}
 - name: profile
   configMap: {name: {{ include "contrafact.name" . }}-profile}
 {{- end }}
+{{- with .Values.certificates }}
+{{- if .configMap }}
+- name: certificates
+  configMap: {name: {{ .configMap }}, items: [{key: {{ .key }}, path: authorities.pem}]}
+{{- end }}
+{{- end }}
 {{- end }}
 
-{{- define "contrafact.profileMount" -}}
+{{- define "contrafact.fileMounts" -}}
 {{- if .Values.profileFile }}
 - {name: profile, mountPath: /profiles, readOnly: true}
+{{- end }}
+{{- if .Values.certificates.configMap }}
+- {name: certificates, mountPath: /certificates, readOnly: true}
 {{- end }}
 {{- end }}
 

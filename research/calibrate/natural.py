@@ -29,12 +29,12 @@ from gateway.analysis.calibration import (
     half_width,
     separation,
 )
+from gateway.feedback.calibration import CheckedEdit, label_kept, scored_images, signal_sample
 from gateway.jobs.checks_off import checks_off
 from gateway.jobs.choices import method_defaults
 from gateway.methods import read_method
-from gateway.methods.checks import effective_thresholds
+from gateway.methods.checks import effective_thresholds, with_label_rank
 from gateway.methods.inverted import SweepParameters
-from gateway.reviews.calibration import CheckedEdit, scored_images, signal_sample
 from research.calibrate.edits import toml, with_thresholds
 from research.judges.label import Label, shipped_labels
 from research.judges.labelled import LabelledEdit, judged_sample, labelled_edits
@@ -78,11 +78,12 @@ def _of_method(name: str, edits: Sequence[LabelledEdit]) -> MethodCalibration:
     signals = signal_sample([edit.scores for edit in edits], [edit.kind for edit in edits], judged)
     thresholds = {check: dict(limits) for check, limits in method.thresholds.items()}
     sweeps = isinstance(method.parameters, SweepParameters)
-    passable = judged.accepted if sweeps else np.ones(len(edits), np.bool_)
+    passable = judged.accepted if sweeps else np.array([label_kept(edit.scores) for edit in edits], np.bool_)
     seed = derive_seed("validity", DATA, name)
     validity = fit_validity(judged, signals.without(OTHER_MODELS), passable, seed)
-    if validity is not None and sweeps:
-        validity = validity.model_copy(update={"thresholds": {**thresholds, **validity.thresholds}})
+    if validity is not None:
+        kept = with_label_rank({**(thresholds if sweeps else {}), **validity.thresholds})
+        validity = validity.model_copy(update={"thresholds": kept})
     valid = int(judged.valid.sum())
     images = scored_images([CheckedEdit(e.scores, e.record.accepted, e.record.check) for e in edits], judged, method)
     half = np.array([derive_seed("half", DATA, edit.record.source) % 2 == 0 for edit in edits], np.bool_)

@@ -80,6 +80,8 @@ class Funnel(Contract):
     were checked.
     `refusal`: if no edit was accepted, the most frequent reason.
     `asked_again`: edits for which the language model was asked again, since its reply did not parse; missing if none.
+    `label_unchecked`: rendered edits whose label can have any rank, since the scorer ranks it last in the source;
+    missing if none.
     """
 
     method: str
@@ -94,6 +96,7 @@ class Funnel(Contract):
     counted: Rate | None = None
     refusal: str = ""
     asked_again: Annotated[int, Field(exclude_if=lambda count: not count)] = 0
+    label_unchecked: Annotated[int, Field(exclude_if=lambda count: not count)] = 0
 
 
 class Cost(Contract):

@@ -134,6 +134,28 @@ def test_every_setting_is_set_or_can_be() -> None:
     assert found == read
 
 
+def test_variables_and_certificates_of_the_site_reach_every_container_of_ours() -> None:
+    """The weights step knew no proxy and no mirror, and a private authority had no mount."""
+    site = {
+        "extraEnv": [{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}],
+        "certificates": {"configMap": "site", "key": "bundle.pem"},
+    }
+    (release,) = installed([example_values("one-gpu") | site])
+    found = set()
+    for _, pod in pods(release):
+        for container in containers(pod):
+            variables = environment(container)
+            if not container["image"].rpartition("/")[2].startswith(OURS) or "CONTRAFACT_URL" in variables:
+                continue
+            found.add(container["name"])
+            assert variables["HTTPS_PROXY"] == "http://proxy:3128", container["name"]
+            folder, _, file = variables["SSL_CERT_FILE"].rpartition("/")
+            assert {"name": "certificates", "mountPath": folder, "readOnly": True} in container["volumeMounts"]
+            source = {"name": "site", "items": [{"key": "bundle.pem", "path": file}]}
+            assert {"name": "certificates", "configMap": source} in pod["spec"]["volumes"]
+    assert {"gateway", "worker", "weights", "wait-for-weights", "diffusion-service"} <= found
+
+
 def test_models_compute_with_the_cores_that_they_request(release: Object) -> None:
     variables = {
         container["name"]: environment(container)

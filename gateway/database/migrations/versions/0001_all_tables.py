@@ -196,34 +196,6 @@ def upgrade() -> None:
     )
     op.create_index("ix_logins_key_hash", "logins", ["key_hash"])
     op.create_table(
-        "noted_findings",
-        sa.Column("job_id", sa.String(length=64), sa.ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
-        sa.Column("finding", sa.String(length=64), primary_key=True),
-        sa.Column("model", sa.String(length=200), nullable=False),
-        sa.Column("method", sa.String(length=50), nullable=False),
-        sa.Column("label", sa.Text(), nullable=False),
-        sa.Column("factor", sa.String(length=20), nullable=False),
-        sa.Column("value", sa.Text(), nullable=False),
-        sa.Column("direction", sa.String(length=16), nullable=False),
-        sa.Column("status", sa.String(length=16)),
-        sa.Column("note", sa.Text(), nullable=False),
-        sa.Column("author", sa.String(length=64), nullable=False),
-        sa.Column("noted_at", UtcDateTime(), nullable=False),
-        sa.CheckConstraint("direction IN ('to', 'from')", name="direction"),
-        sa.CheckConstraint("status IN ('confirmed', 'artefact', 'fixed', 'known')", name="status"),
-    )
-    op.create_table(
-        "own_image_marks",
-        sa.Column("job_id", sa.String(length=64), sa.ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
-        sa.Column("image_digest", sa.String(length=64), primary_key=True),
-        sa.Column("factor", sa.String(length=20), primary_key=True),
-        sa.Column("value", sa.String(length=300), primary_key=True),
-        sa.Column("reviewer", sa.String(length=64), primary_key=True),
-        sa.Column("shows", sa.String(length=16), nullable=False),
-        sa.Column("marked_at", UtcDateTime(), nullable=False),
-        sa.CheckConstraint("shows IN ('yes', 'no', 'unsure')", name="shows"),
-    )
-    op.create_table(
         "repairs",
         sa.Column("id", sa.String(length=64), primary_key=True),
         sa.Column("owner_id", sa.String(length=64), sa.ForeignKey("owners.id", ondelete="CASCADE"), nullable=False),
@@ -384,29 +356,6 @@ def upgrade() -> None:
     op.create_index("ix_predictions_job_id_model", "predictions", ["job_id", "model"])
     op.create_index("ix_predictions_source_image_id", "predictions", ["source_image_id"])
     op.create_table(
-        "reviews",
-        sa.Column(
-            "counterfactual_id",
-            sa.String(length=64),
-            sa.ForeignKey("counterfactuals.id", ondelete="CASCADE"),
-            primary_key=True,
-        ),
-        sa.Column("reviewer", sa.String(length=64), primary_key=True),
-        sa.Column("job_id", sa.String(length=64), sa.ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False),
-        sa.Column("verdict", sa.String(length=16), nullable=False),
-        sa.Column("edit_shown", sa.Boolean()),
-        sa.Column("arm_shown", sa.Boolean(), nullable=False),
-        sa.Column("realism", sa.Integer()),
-        sa.Column("failure", sa.String(length=20)),
-        sa.Column("note", sa.Text(), nullable=False),
-        sa.Column("reviewed_at", UtcDateTime(), nullable=False),
-        sa.CheckConstraint("verdict IN ('valid', 'invalid', 'unsure')", name="verdict"),
-        sa.CheckConstraint("realism BETWEEN 1 AND 5", name="realism"),
-    )
-    op.create_index(
-        "ix_reviews_job_id_reviewed_at", "reviews", ["job_id", "reviewed_at", "counterfactual_id", "reviewer"]
-    )
-    op.create_table(
         "study_items",
         sa.Column("id", sa.String(length=64), primary_key=True),
         sa.Column("study_id", sa.String(length=64), sa.ForeignKey("studies.id", ondelete="CASCADE"), nullable=False),
@@ -424,24 +373,26 @@ def upgrade() -> None:
     op.create_index("ix_study_items_shown_digest", "study_items", ["shown_digest"])
     op.create_index("ix_study_items_study_id", "study_items", ["study_id"])
     op.create_table(
-        "study_answers",
-        sa.Column(
-            "item_id", sa.String(length=64), sa.ForeignKey("study_items.id", ondelete="CASCADE"), primary_key=True
-        ),
-        sa.Column(
-            "rater_id", sa.String(length=64), sa.ForeignKey("study_raters.id", ondelete="CASCADE"), primary_key=True
-        ),
-        sa.Column("answers", _JSON, nullable=False),
+        "answers",
+        sa.Column("job_id", sa.String(length=64), sa.ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True),
+        sa.Column("kind", sa.String(length=16), primary_key=True),
+        sa.Column("item", sa.String(length=64), primary_key=True),
+        sa.Column("author", sa.String(length=64), primary_key=True),
+        sa.Column("study_id", sa.String(length=64), sa.ForeignKey("studies.id", ondelete="CASCADE")),
+        sa.Column("content", _JSON, nullable=False),
         sa.Column("answered_at", UtcDateTime(), nullable=False),
+        sa.CheckConstraint("kind IN ('review', 'mark', 'note', 'rating')", name="kind"),
     )
-    op.create_index("ix_study_answers_rater_id", "study_answers", ["rater_id"])
+    op.create_index("ix_answers_study_id", "answers", ["study_id"])
+    op.create_index(
+        "ix_answers_job_id_kind_answered_at", "answers", ["job_id", "kind", "answered_at", "item", "author"]
+    )
 
 
 def downgrade() -> None:
     for table in (
-        "study_answers",
+        "answers",
         "study_items",
-        "reviews",
         "predictions",
         "study_raters",
         "counterfactuals",
@@ -449,8 +400,6 @@ def downgrade() -> None:
         "source_images",
         "reports",
         "repairs",
-        "own_image_marks",
-        "noted_findings",
         "logins",
         "job_services",
         "job_rounds",

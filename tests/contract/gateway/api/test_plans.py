@@ -66,19 +66,25 @@ def test_a_dry_run_states_the_power_of_the_job_and_writes_nothing(gateway: Gatew
 
 
 @pytest.mark.parametrize(
-    ("thresholds", "unchecked"),
-    [({}, ["dillema"]), ({"shapes": {"default": 0.5}}, ["dillema"]), ({"caption": {"default": 0.0}}, [])],
+    ("thresholds", "unchecked", "off"),
+    [
+        ({}, ["dillema"], ["structure", "caption", "label", "fit"]),
+        (
+            {"label": {"default": -1}, "shapes": {"default": 0.5}},
+            ["dillema"],
+            ["structure", "caption", "label", "fit"],
+        ),
+        ({"caption": {"default": 0.0}}, [], ["structure", "fit"]),
+    ],
 )
 def test_a_plan_names_methods_whose_images_no_check_can_refuse(
-    gateway: Gateway, thresholds: dict[str, Any], unchecked: list[str]
+    gateway: Gateway, thresholds: dict[str, Any], unchecked: list[str], off: list[str]
 ) -> None:
-    """`shapes` looks at images of segmentation jobs only."""
+    """`shapes` looks at images of segmentation jobs only, and the rank of the label needs no threshold."""
     methods = [{"name": "dillema", "parameters": {"thresholds": thresholds}}]
     planned = ask(gateway, methods=methods).json()
     assert planned["unchecked"] == unchecked
-    assert planned["checks_off"] == {
-        "dillema": [check for check in ("structure", "caption", "label", "fit") if check not in thresholds]
-    }
+    assert planned["checks_off"] == {"dillema": off}
     job = ask(gateway, dry_run="false", methods=methods).json()
     assert gateway.client.get(f"/jobs/{job['id']}/plan").json()["unchecked"] == unchecked
 

@@ -13,13 +13,16 @@ from PIL import Image
 from sqlalchemy import delete, select, update
 
 from gateway.database.sessions import Sessions, migrate, open_engine, open_sessions
-from gateway.database.tables import Counterfactual, Prediction, Report, SourceImage
+from gateway.database.tables import Counterfactual, Job, Prediction, Report, SourceImage
+from gateway.methods import read_method
 from gateway.report.build import build_report
+from gateway.report.markdown import report_markdown
 from gateway.report.page import report_data
 from gateway.report.thumbnails import LONGEST_SIDE
 from gateway.report.words import marked_caption
 from gateway.results.job_rows import load_rows
 from gateway.results.measure import measure
+from shared.schemas.metrics import OriginalsCheck
 from shared.schemas.reports import JobReport
 from shared.schemas.results import JobResults
 from shared.schemas.review_results import Calibration
@@ -212,6 +215,39 @@ def test_a_job_whose_edits_were_all_refused_names_the_commonest_check(measured: 
     assert "match" in sentence
     assert sentence in _report(sessions, store, "refused")
     assert nothing_accepted(measured[2], "dillema") == ""
+
+
+def test_a_model_added_to_a_job_that_was_refused_before_rendering_is_told_so(measured: Measured) -> None:
+    """It was told that no edit was proposed."""
+    results = measured[2]
+    (funnel,) = results.funnels
+    nothing = funnel.model_copy(update={"proposed": 0, "accepted": funnel.accepted.model_copy(update={"count": 0})})
+    unsound, added = results.results
+    unsound = unsound.model_copy(update={"originals": OriginalsCheck(standing="unsound")})
+    refused = results.model_copy(update={"funnels": [nothing], "results": [unsound, added]})
+    sentence = nothing_accepted(refused, "dillema")
+    assert "Nothing was rendered, because no model under test was right on the originals." in sentence
+    assert sentence.endswith(f"Submit the images again to test `{added.model}`.")
+
+
+def test_edits_whose_label_can_have_any_rank_are_counted_as_unchecked(measured: Measured) -> None:
+    """A scorer that ranks the truth last in the source refuses no image by its rank."""
+    sessions, store, _, _ = measured
+    add_drawn_job(sessions, store, "unranked", per_class=1)
+    with sessions.begin() as session:
+        job = session.get_one(Job, "unranked")
+        job.methods = [read_method("dillema", {"thresholds": {"label": {"default": 0.0}}})]
+        rows = session.scalars(select(Counterfactual).where(Counterfactual.job_id == job.id)).all()
+        last = [row for row in rows if row.image_digest][::2]
+        for row in last:
+            row.scores = {**row.scores, "label_rank_limit": float(len(job.classes))}
+        edits = sum(row.arm == "edit" for row in last)
+    page = _report(sessions, store, "unranked")
+    assert edits
+    assert f"<b>the label was not checked</b> in {edits} of" in page
+    with sessions() as session:
+        results = measure(load_rows(session, "unranked"))
+    assert f"the label was not checked in {edits} of" in report_markdown(results)
 
 
 def test_images_without_predictions_are_left_out_and_counted(measured: Measured) -> None:

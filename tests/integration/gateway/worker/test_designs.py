@@ -5,18 +5,24 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import delete, select
 
-from gateway.database.tables import LOCAL_OWNER, Counterfactual, Job, JobRound, Prediction, SourceImage
+from gateway.context import Context
+from gateway.database.tables import LOCAL_OWNER, Counterfactual, Job, JobRound, Prediction, Report, SourceImage
 from gateway.intake.sources import KeptImage, SourceFile
 from gateway.jobs import jobs
 from gateway.jobs.choices import Plan
+from gateway.jobs.more_models import add_to_job
 from gateway.jobs.rounds import first_round
+from gateway.model_services.clients import ModelServices
 from gateway.queue import leases
 from gateway.results.rounds import rounds_of
+from gateway.worker.worker import Worker
+from shared.profiles import load_profile
 from shared.schemas.designs import RoundPlan
 from shared.schemas.evaluation import ModelUnderTestInfo
+from shared.schemas.service import SERVICES
 from tests.support.rows import let_time_pass
 from tests.support.small_services import CLASSES
-from tests.support.work_site import Site, wait_for
+from tests.support.work_site import QUICK, Site, wait_for, work_until
 
 ON_SQLITE = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
 VALUES = ["weather=fog", "weather=rain", "weather=night"]  # the small services have words for the first two
@@ -182,3 +188,44 @@ def test_an_image_that_failed_is_repeated_with_the_values_of_its_round(site: Sit
         mine = select(Counterfactual).where(Counterfactual.source_image_id == source.id, Counterfactual.arm == "edit")
         values = [row.to_value for row in session.scalars(mine.order_by(Counterfactual.ordinal))]
     assert values == [chosen.value for chosen in first.values_of(position)]
+
+
+ONE_BY_ONE = QUICK.model_copy(update={"images_per_message": 1})
+
+
+def report_there(site: Site) -> bool:
+    with site.sessions() as session:
+        return session.get(Report, "job") is not None
+
+
+@pytest.mark.slow
+@ON_SQLITE
+def test_a_model_that_is_added_to_a_job_cancelled_in_a_later_round_predicts_every_rendered_image(site: Site) -> None:
+    add_adaptive_job(site)
+    services = ModelServices(dict.fromkeys(SERVICES, site.url))
+    site.clients.append(services)
+    worker = Worker(ONE_BY_ONE, site.sessions, site.store, services, site.celery)
+    site.workers.append(worker)
+
+    def in_a_later_round() -> bool:
+        worker.step()
+        return len(rounds_of_job(site)) > 1 and any(image.state == "pending" for image in site.images())
+
+    wait_for(in_a_later_round)
+    with site.sessions.begin() as session:
+        jobs.cancel(session, LOCAL_OWNER, "job")
+    work_until(worker, lambda: report_there(site))
+    assert "cancelled" in {image.state for image in site.images()}
+    before = site.results()[0]
+    context = Context(ONE_BY_ONE, load_profile("tiny"), site.sessions, site.store, services, lambda: None)
+    add_to_job(context, LOCAL_OWNER, "job", ["m2"])
+    work_until(worker, lambda: site.state() != "running")
+    assert site.results()[0] == before, "nothing is rendered again"
+    with site.sessions() as session:
+        rendered = set(session.scalars(select(Counterfactual.id).where(Counterfactual.image_digest.is_not(None))))
+        predicted = {
+            model: set(session.scalars(select(Prediction.counterfactual_id).where(Prediction.model == model)))
+            for model in ("m1", "m2")
+        }
+    assert predicted == {key: {*rendered, None} for key in ("m1", "m2")}
+    assert site.state() == "done"

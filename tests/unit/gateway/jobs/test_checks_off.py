@@ -90,6 +90,7 @@ def calibrated(method: str, thresholds: dict[str, dict[str, float]]) -> Profile:
 @pytest.mark.parametrize("method", CHECKED)
 def test_a_calibration_sets_the_thresholds_of_its_own_methods_only(method: str) -> None:
     thresholds = {"label": {"default": 0.12, "weather": 0.34}}
+    thresholds |= {check: {"default": 0.1} for check in METHODS[method].needs_thresholds}
     profile = calibrated(method, thresholds)
     other = CHECKED[CHECKED.index(method) - 1]
     planned = {

@@ -6,6 +6,8 @@ import pytest
 
 from gateway.jobs.choices import plan
 from gateway.methods import METHODS
+from gateway.methods.checks import judge
+from gateway.methods.counterfactual import Change, Edit
 from gateway.methods.instruct import InstructParameters
 from gateway.methods.inverted import InversionParameters, SweepParameters
 from shared.problems import InvalidInput
@@ -72,6 +74,26 @@ def test_thresholds_of_the_job_replace_those_that_a_profile_lacks_for_lance() ->
     assert limits.items() <= lance.thresholds.items()
 
 
+@pytest.mark.parametrize("profile_name", shipped_profiles())
+def test_thresholds_of_a_request_keep_the_rank_of_the_label_unless_they_name_it(profile_name: str) -> None:
+    """Any threshold in a request turned the check of the label off."""
+    profile = load_profile(profile_name)
+    limits = {"caption": {"default": 0.1}}
+    (method,) = plan(spec_of("dillema", thresholds=limits, arm_thresholds=limits), profile, []).methods
+    lost = {"label": 0.001, "label_margin": -0.99, "label_rank": 2.0, "label_rank_limit": 1.0, "caption": 0.5}
+    edit = Edit((Change("weather", "sun", "snow", "clear", "snow"),), "a bus in sun", "a bus in snow")
+    assert judge(lost, edit, method.thresholds).check == judge(lost, edit, method.thresholds_for_arms).check == "label"
+    (named,) = plan(spec_of("dillema", thresholds={**limits, "label": {"default": -1}}), profile, []).methods
+    assert judge(lost, edit, named.thresholds).accepted
+    (none,) = plan(spec_of("dillema", thresholds={}), profile, []).methods
+    assert none.thresholds == {}
+
+
+def test_thresholds_of_a_request_for_lance_name_all_that_it_needs() -> None:
+    with pytest.raises(InvalidInput, match="needs thresholds of likeness, match too"):
+        plan(spec_of("lance", thresholds={"direction": {"default": 0.1}}), load_profile("tiny"), [])
+
+
 def test_signals_of_models_that_the_profile_lacks_are_refused_in_the_plan() -> None:
     for signal, table in (("object", "segmenter"), ("judge", "judge")):
         with pytest.raises(InvalidInput, match=rf"evaluator\.{table}"):
@@ -108,6 +130,7 @@ def test_a_calibration_brings_its_model_of_validity_and_its_threshold() -> None:
         (method,) = plan(spec, profile, []).methods
         assert getattr(method.parameters, "validity", None) == calibration.validity_model[name]
         assert method.thresholds["validity"] == calibration.thresholds[name]["validity"]
+        assert "label" in method.thresholds, "its rank refuses images that the model of validity accepts"
     (plain,) = plan(spec_of("dillema"), profile, []).methods
     assert getattr(plain.parameters, "validity", "missing") is None
 

@@ -1,1 +1,0 @@
-"""Tests of gateway.reviews with real databases and servers."""
