@@ -179,7 +179,7 @@ def label_set(source: MethodImage, task: TaskDescription) -> list[str]:
     return classes if len(classes) > 1 else []
 
 
-def label_lost(scores: Scores, lowest: float) -> bool:
+def label_lost(scores: Mapping[str, float], lowest: float) -> bool:
     """Whether the ground truth ranks too low, at the threshold `lowest` of its probability.
 
     Above 0 it must be the most probable class. At 0, the threshold where nobody has measured one, it must be among the
