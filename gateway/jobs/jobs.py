@@ -157,13 +157,13 @@ def plan_of(session: Session, owner: str, job_id: str, working_side: int) -> Job
         seed=job.seed,
         design=job.stored_spec.design,
         budget=job.stored_spec.budget,
-        test_set=_test_set(session, job_id),
+        test_set=describe_test_set(session, job_id),
         outside_domain=job.stored_spec.outside_domain_note,
     )
     return describe_plan(planned, images, working_side)
 
 
-def _test_set(session: Session, job_id: str) -> list[str]:
+def describe_test_set(session: Session, job_id: str) -> list[str]:
     """The lines on the test set, which the job's first event has; none for older jobs and for suites' runs."""
     first = next(iter(events_after(session, job_id, 0, 1)), None)
     lines = first.payload.get("test_set") if first is not None else None

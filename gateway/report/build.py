@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import Counterfactual, Job, JobService, Report
 from gateway.feedback.notes import load_notes, with_notes
+from gateway.jobs.jobs import describe_test_set
 from gateway.jobs.task_description import rename_masks
 from gateway.methods import METHODS
 from gateway.methods.checks import with_label_rank
@@ -88,7 +89,7 @@ def write_report(
         check()
         return store.get(image_key(digest))
 
-    store.put(key, report_page(report, load, colours, packets).encode())
+    store.put(key, report_page(report, load, colours, packets, stored.test_set).encode())
     return results
 
 
@@ -103,6 +104,7 @@ class _Stored(NamedTuple):
     rounds: list[RoundPlan]
     design: DesignResults
     notes: Mapping[str, FindingNote]
+    test_set: list[str]
 
 
 def _load(session: Session, job_id: str, services: Sequence[ServiceInfo] | None) -> _Stored:
@@ -117,6 +119,7 @@ def _load(session: Session, job_id: str, services: Sequence[ServiceInfo] | None)
         rounds,
         design_results(session, job_id, rounds),
         load_notes(session, job_id),
+        describe_test_set(session, job_id),
     )
 
 

@@ -6,7 +6,7 @@ GitHub takes 65,536 characters in a comment.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from gateway.report.advice import next_steps, tested_sentence
 from gateway.report.words import bounds, cell_name, format_signed, limit
@@ -35,10 +35,18 @@ MAX_ROWS = 40  # of a table of effects
 MAX_TABLES = 6  # of effects
 
 
-def report_markdown(results: JobResults) -> str:
-    """The figures of a job as Markdown."""
-    sections = [_head, _findings, _steps, _effects, _accuracy, _funnels, _provenance]
-    return "\n".join(line for section in sections for line in section(results)) + "\n"
+def report_markdown(results: JobResults, test_set: Sequence[str] = ()) -> str:
+    """The figures of a job as Markdown. `test_set`: as on the page."""
+    sections = [_head, _findings, _steps, _effects, _accuracy, _funnels]
+    lines = [line for section in sections for line in section(results)]
+    return "\n".join([*lines, *_test_set(test_set), *_provenance(results)]) + "\n"
+
+
+def _test_set(lines: Sequence[str]) -> Iterator[str]:
+    if lines:
+        yield f"<details><summary>Test set: {plain(lines[0])}</summary>\n"
+        yield from (f"* {sentence(line)}" for line in lines[1:])
+        yield "\n</details>\n"
 
 
 def _head(results: JobResults) -> Iterator[str]:

@@ -41,11 +41,13 @@ def report_page(
     load: Callable[[str], bytes],
     colours: Sequence[tuple[int, int, int]] = (),
     packets: Mapping[str, bytes] | None = None,
+    test_set: Sequence[str] = (),
 ) -> str:
     """The page. `load` returns the PNG bytes of an image's digest.
 
     `colours`: one per class of a segmentation job, in the order of its classes. `packets`: the XMP of generated images
-    by digest (`gateway.results.provenance`).
+    by digest (`gateway.results.provenance`). `test_set`: lines on what was used, what was left out and why, and where
+    labels come from.
     """
     pictures = EmbeddedPictures(load, colours, packets or {})
     style = (ASSETS / "contrafact.css").read_text(encoding="utf-8")
@@ -57,6 +59,7 @@ def report_page(
         selection=report.pictures,
         views={view.id: view for view in report.counterfactuals},
         tested=tested_sentence(report.results),
+        test_set=test_set,
         next_steps=next_steps(report.results),
         data=f"{DATA_BEGIN}{_json_of_report(report)}{DATA_END}",
         thumbnail=pictures.picture,

@@ -64,12 +64,14 @@ def show_job(job: JobId, gateway: Gateway, owner: Owner, gallery: Annotated[Gall
         detail = jobs.show(session, owner, job)
         page = counterfactuals.results_page(session, owner, job, gallery, gallery.cursor, PAIRS_PER_PAGE)
         pace = pace_of(session, detail)
+        test_set = jobs.describe_test_set(session, job)
     path = f"/jobs/{job}/view"
     return render(
         "job.html",
         job_id=job,
         job=detail,
         pace=pace,
+        test_set=test_set,
         results=page.metrics,
         pairs_shown=page.counterfactuals,
         next=gallery.address(path, cursor=page.next) if page.next else None,

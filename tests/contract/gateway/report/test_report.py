@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import html
 import io
 import re
 from html.parser import HTMLParser
@@ -12,6 +13,7 @@ import pytest
 from PIL import Image
 from sqlalchemy import delete, select, update
 
+from gateway.database.events import add_event
 from gateway.database.sessions import Sessions, migrate, open_engine, open_sessions
 from gateway.database.tables import Counterfactual, Job, Prediction, Report, SourceImage
 from gateway.methods import read_method
@@ -28,7 +30,7 @@ from shared.schemas.results import JobResults
 from shared.schemas.review_results import Calibration
 from shared.storage import DirectoryStore
 from shared.wording import nothing_accepted, percent
-from tests.support.drawn_job import add_drawn_job
+from tests.support.drawn_job import add_drawn_job, serve_drawn_job
 from tests.support.json_values import value_at
 from tests.support.predictions import forget_truths
 
@@ -215,6 +217,20 @@ def test_a_job_whose_edits_were_all_refused_names_the_commonest_check(measured: 
     assert "match" in sentence
     assert sentence in _report(sessions, store, "refused")
     assert nothing_accepted(measured[2], "dillema") == ""
+
+
+@pytest.mark.slow
+def test_page_markdown_and_job_fold_what_the_test_set_was(tmp_path: Path) -> None:
+    lines = ["3 images used, 3 with ground truth", "1 left out, no image: 'bus/notes.txt'", "labels from the folders"]
+    with serve_drawn_job(tmp_path, per_class=1) as gateway:
+        with gateway.context.sessions.begin() as session:
+            add_event(session, "drawn", "job", {"state": "running", "test_set": [*lines]})
+        build_report(gateway.context.sessions, gateway.context.store, "drawn")
+        for path in ("report", "report?format=md", "view"):
+            text = html.unescape(gateway.client.get(f"/jobs/drawn/{path}").text)
+            folded = text.partition(f"<details><summary>Test set: {lines[0]}")[2].partition("</details>")[0]
+            assert lines[2] in folded
+            assert "1 left out, no image" in folded
 
 
 def test_a_model_added_to_a_job_that_was_refused_before_rendering_is_told_so(measured: Measured) -> None:
