@@ -33,6 +33,7 @@ from shared.schemas.jobs import (
 from shared.schemas.models import AddedModels, ModelSpec
 from shared.schemas.own_images import MarkRequest, MarkView, OwnImagesView
 from shared.schemas.plans import JobPlan
+from shared.schemas.profiles import ProfilesReply
 from shared.schemas.repairs import RepairRequest, RepairsPage, RepairView, TrainedArm
 from shared.schemas.reports import ReportFormat
 from shared.schemas.result_rows import CounterfactualView, ResultsPage
@@ -348,6 +349,10 @@ class Client:
     def methods(self) -> MethodsReply:
         """The methods with their parameters."""
         return self._gateway.get(MethodsReply, "/methods")
+
+    def profiles(self) -> ProfilesReply:
+        """The profiles, and which one the gateway runs."""
+        return self._gateway.get(ProfilesReply, "/profiles")
 
     def models(self) -> ModelsListing:
         """The models under test."""

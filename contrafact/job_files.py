@@ -6,9 +6,10 @@ import hashlib
 import json
 import tempfile
 import zipfile
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -26,10 +27,9 @@ from shared.schemas.jobs import JobDetail, JobRequest, JobSpec, ManifestImage, M
 from shared.schemas.masks import MaskSpec
 from shared.schemas.plans import JobPlan
 from shared.seeds import derive_digest
-from shared.testsets import UNWANTED, distinct
+from shared.testsets import UNWANTED, distinct, images_to_look_at
 
 FILES_AT_ONCE = 4
-LOOKED_AT = 16  # images that a dry run sends, so that the gateway can see whether its profile knows such images
 _LISTED = 5  # files in a message
 
 
@@ -125,7 +125,8 @@ def submit_job(
             return detail
     local = gather(paths)
     if spec.design != "free" or spec.budget is not None:
-        client.plan(_request(spec, local, _usable(local, _check, "reading", console), labels, known_classes))
+        digests = _usable(local, partial(_check, pixels={}), "reading", console)
+        client.plan(_request(spec, local, digests, labels, known_classes))
     request = _request(spec, local, _usable(local, client.upload, "uploading", console), labels, known_classes)
     _print_lines(console, _lines(request, local))
     return client.create(request, key or _derived_key(request.model_dump_json(exclude_unset=True)))
@@ -159,16 +160,25 @@ def plan_job(
             manifest = None if labels is None else labels.read_bytes()
             with show_upload(console, archive.name, archive.stat().st_size) as progress:
                 return client.plan_from_archive(spec, archive, manifest, progress)
-    local = gather(paths)
-    request = _request(spec, local, _usable(local, _check, "reading", console), labels, known_classes)
-    outside = _outside_domain(client, spec, local.images, request)
+    local, pixels = gather(paths), dict[str, str]()
+    digests = _usable(local, partial(_check, pixels=pixels), "reading", console)
+    request = _request(spec, local, digests, labels, known_classes)
+    limited = any(profile.active and profile.domain for profile in client.profiles().profiles)
+    outside = _outside_domain(client, spec, local.images, request, pixels) if limited else ""
     return client.plan(request).model_copy(update={"test_set": _lines(request, local), "outside_domain": outside})
 
 
-def _outside_domain(client: Client, spec: JobSpec, files: Sequence[NamedPath], request: JobRequest) -> str:
-    """What the plan of a few of the images says of the profile's domain. Raises InvalidInput for images outside."""
-    usable = {image.name: image for image in request.images}
-    sample = [file for file in files if file[0] in usable][:: -(-len(usable) // LOOKED_AT)]
+def _outside_domain(
+    client: Client, spec: JobSpec, files: Sequence[NamedPath], request: JobRequest, pixels: Mapping[str, str]
+) -> str:
+    """What the plan of a few of the images says of the profile's domain. Raises InvalidInput for images outside.
+
+    They are those that the gateway looks at when the job starts, unless it scales images down; `pixels`: the digest of
+    an image's pixels by that of its file.
+    """
+    looked_at = set(images_to_look_at([pixels[image.digest] for image in request.images]))
+    usable = {image.name: image for image in request.images if pixels[image.digest] in looked_at}
+    sample = [file for file in files if file[0] in usable]
     rows = [usable[name] for name, _ in sample]
     named = [{"file": row.name, "label": row.label, "group": row.group} for row in rows]
     lines = [json.dumps({key: value for key, value in row.items() if value is not None}) for row in named]
@@ -263,13 +273,17 @@ def _usable(local: LocalSet, digest_of: Callable[[Path], str], doing: str, conso
     return [reply if isinstance(reply, str) else None for reply in replies]
 
 
-def _check(path: Path) -> str:
-    """The digest of a file that decodes as an image. Raises InvalidInput and TooLarge, as an upload does."""
-    from shared.images import decode  # NumPy and Pillow, which only this needs
+def _check(path: Path, pixels: dict[str, str]) -> str:
+    """The digest of a file that decodes as an image; that of its pixels is added to `pixels`.
+
+    Raises InvalidInput and TooLarge, as an upload does.
+    """
+    from shared.images import decode, digest  # NumPy and Pillow, which only this needs
 
     data = path.read_bytes()
-    decode(data)
-    return hashlib.sha256(data).hexdigest()
+    of_file = hashlib.sha256(data).hexdigest()
+    pixels[of_file] = digest(decode(data))
+    return of_file
 
 
 def _of_each(

@@ -32,6 +32,7 @@ from shared.manifests import (
     refuse_masks,
 )
 from shared.problems import InvalidInput, Problem, quote
+from shared.schemas.base import MAX_IMAGES_PER_MESSAGE
 from shared.schemas.masks import Label
 
 Part = Literal["image", "table", "class file", ""]
@@ -71,6 +72,11 @@ _LABEL_KEYS = ("label", "cls", "class", "class_name")  # of a JSON file beside a
 _LABEL: TypeAdapter[str] = TypeAdapter(Label)
 _PREDICTIONS = re.compile(r"(.*[ _-])?(submission|prediction|pred|output|result)s?([ _-].*)?\.\w+")  # names of tables
 _LISTED = 3
+
+
+def images_to_look_at(digests: Collection[str]) -> list[str]:
+    """The digests of the images that are compared with the profile's domain: the lowest 16, a random sample."""
+    return sorted(set(digests))[:MAX_IMAGES_PER_MESSAGE]
 
 
 def part_of(name: str, head: bytes = b"") -> Part:

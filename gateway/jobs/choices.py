@@ -212,6 +212,7 @@ def _profile_view(profile: Profile, active: bool) -> ProfileView:
         methods=profile.defaults.methods,
         models=profile.evaluator.aliases,
         weights={role: weights.id for role, weights in roles.items() if weights is not None},
+        domain="" if profile.evaluator.domain is None else profile.evaluator.domain.name,
         calibrations=list(profile.calibration),
     )
 

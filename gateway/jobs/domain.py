@@ -19,6 +19,7 @@ from shared.problems import InvalidInput
 from shared.profile_evaluator import Domain
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, ImagePayload
 from shared.schemas.evaluation import DomainRequest
+from shared.testsets import images_to_look_at
 
 SAMPLED = MAX_IMAGES_PER_MESSAGE  # images of a job, those with the lowest digests: 16
 REFUSED_ABOVE = 0.5  # the share of the sample outside the domain
@@ -40,7 +41,7 @@ def outside_domain(
     `read` returns the PNG of a digest. Raises InvalidInput if most of the sample is outside and the job is not
     `forced`, and NotReady while the evaluator is not ready.
     """
-    domain, sample = context.profile.evaluator.domain, sorted(set(digests))[:SAMPLED]
+    domain, sample = context.profile.evaluator.domain, images_to_look_at(digests)
     if domain is None or not sample or all(method.digital_source in _WITHOUT_GENERATOR for method in methods):
         return ""
     images = [ImagePayload(png=small_copy(read(digest))) for digest in sample]

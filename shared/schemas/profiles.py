@@ -18,6 +18,7 @@ class ProfileView(Contract):
     methods: list[str]
     models: list[str]
     weights: dict[str, str]
+    domain: Annotated[str, Field(description="the only images that its models know; empty if they take all")] = ""
     calibrations: Annotated[list[str], Field(description="data sets on which the errors of the checks were measured")]
 
 

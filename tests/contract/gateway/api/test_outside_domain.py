@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from contrafact.cli import app
+from contrafact.client import Client
+from contrafact.job_files import plan_job
+from shared.schemas.jobs import JobSpec
 from tests.support.archives import zipped
 from tests.support.gateway_under_test import Gateway, picture
 
@@ -70,7 +75,7 @@ def test_the_command_line_refuses_files_before_it_uploads_them(gateway: Gateway,
     assert (refused.exit_code, "--outside-domain" in refused.output) == (3, True)
     assert sum(1 for _ in gateway.context.store.iterate()) == stored
     forced = CliRunner().invoke(app, [*command, "--dry-run", "--outside-domain"])
-    assert "14 of 14 images looked at are something else" in " ".join(forced.output.split())
+    assert "16 of 16 images looked at are something else" in " ".join(forced.output.split())
     assert CliRunner().invoke(app, command).exit_code == 3
     assert CliRunner().invoke(app, [*command, "--outside-domain"]).exit_code == 0
 
@@ -87,3 +92,21 @@ def test_the_form_refuses_beside_its_files_and_has_a_box(gateway: Gateway) -> No
     assert 'data-ready="true"' in unseen.text
     forced = gateway.client.post("/", data={**fields, "outside_domain": "true"}, files=files)
     assert forced.status_code == 303
+
+
+def test_a_dry_run_of_the_command_line_looks_at_the_images_that_a_job_looks_at(
+    gateway: Gateway, tmp_path: Path
+) -> None:
+    """It took every second of 30 images."""
+    pictures = [picture(255, 80 + size) for size in range(8)] + [picture(shade) for shade in range(30, 52)]
+    folder = tmp_path / "set"
+    folder.mkdir()
+    for number, data in enumerate(pictures):
+        (folder / f"{number}.png").write_bytes(data)
+    spec = JobSpec.model_validate({"task": TASK, "models": []})
+    sent = ask(gateway, *pictures, models=[]).json()["outside_domain"]
+    assert "of 16 images" in sent
+
+    with closing(Client(str(gateway.client.base_url))) as client:
+        planned = plan_job(client, spec, [folder], None, (), Console(quiet=True))
+    assert planned.outside_domain == sent
