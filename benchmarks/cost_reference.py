@@ -19,8 +19,8 @@ from torch import Tensor
 
 from diffusion_service.alignment import align
 from diffusion_service.attention import CrossEdit, Injection
+from diffusion_service.editors.inversion import Steps
 from diffusion_service.stable_diffusion import StableDiffusion
-from diffusion_service.steps import Steps
 from shared.images import Pixels
 from shared.problems import NotFinite
 

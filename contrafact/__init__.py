@@ -13,7 +13,7 @@ from contrafact.outcome import Finding, Gallery, Outcome, OutcomeVerdict
 from contrafact.testing import JobFailed, test
 from shared.problems import Problem
 from shared.schemas.comparisons import ComparisonChoice
-from shared.schemas.doses import DoseRequest
+from shared.schemas.effects import DoseRequest
 from shared.schemas.finding_notes import FindingNoteRequest
 from shared.schemas.jobs import JobRequest, JobSpec, ManifestImage, MethodChoice
 from shared.schemas.models import ModelSpec, Preprocessing

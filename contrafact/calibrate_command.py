@@ -13,7 +13,7 @@ from rich.text import Text
 from contrafact.command_line import URL, JobId, Json, Key, Url, messages, open_client, print_output
 from contrafact.profile_calibration import Choice, calibration_tables, chosen_errors, write_profile
 from shared.schemas.calibration import CheckErrorRates, JobCalibration, MethodCalibration
-from shared.schemas.estimates import Rate
+from shared.schemas.effects import Rate
 from shared.wording import limits, percent
 
 ProfileFile = Annotated[

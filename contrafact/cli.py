@@ -16,7 +16,6 @@ import typer
 from contrafact import (
     export_command,
     model_commands,
-    note_commands,
     printing,
     repair_commands,
     review_commands,
@@ -25,11 +24,9 @@ from contrafact import (
 )
 from contrafact.calibrate_command import calibrate
 from contrafact.command_line import URL, JobId, Json, Key, Url, messages, open_client, print_output, writing
-from contrafact.compare_command import compare
-from contrafact.confirm_command import confirm
-from contrafact.dose_command import dose
+from contrafact.confirm_command import compare, confirm, dose
 from contrafact.job_files import parse_pair
-from contrafact.job_progress import follow_job, print_findings
+from contrafact.progress_display import follow_job, print_findings
 from contrafact.submit_command import submit
 from contrafact.system_commands import add_operator_commands, serve
 from contrafact.track_command import track
@@ -193,8 +190,8 @@ app.command()(review_commands.reviews)
 app.command()(review_commands.mark)
 app.command()(review_commands.own_images)
 app.add_typer(study_commands.study, name="study")
-app.command()(note_commands.note)
-app.command()(note_commands.notes)
+app.command()(review_commands.note)
+app.command()(review_commands.notes)
 app.command()(calibrate)
 app.command()(compare)
 app.command()(confirm)

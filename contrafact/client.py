@@ -1,8 +1,12 @@
-"""A typed client of the public API. It knows only the schemas: neither the gateway's code nor terminals."""
+"""A typed client of the public API. It knows only the schemas: neither the gateway's code nor terminals.
+
+A file that reports its reading position, so that uploads can show their progress.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import io
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -13,11 +17,10 @@ from typing import IO
 import httpx
 
 from contrafact.connection import RETRY_SECONDS, Connection, Unreachable, pages, repeat_until_ready
-from contrafact.counted_file import CountedFile, Report
 from shared.problems import NotReady
 from shared.schemas.calibration import JobCalibration
 from shared.schemas.comparisons import ComparisonChoice, JobComparison
-from shared.schemas.doses import DoseRequest
+from shared.schemas.effects import DoseRequest
 from shared.schemas.finding_notes import FindingNoteRequest
 from shared.schemas.findings import FindingsListing, FindingView
 from shared.schemas.jobs import (
@@ -36,7 +39,7 @@ from shared.schemas.plans import JobPlan
 from shared.schemas.profiles import ProfilesReply
 from shared.schemas.repairs import RepairRequest, RepairsPage, RepairView, TrainedArm
 from shared.schemas.reports import ReportFormat
-from shared.schemas.result_rows import CounterfactualView, ResultsPage
+from shared.schemas.results import CounterfactualView, ResultsPage
 from shared.schemas.reviews import ConfirmationJob, ConfirmationRequest, ReviewRequest, ReviewsPage, ReviewView
 from shared.schemas.studies import (
     AnswersStored,
@@ -58,6 +61,27 @@ from shared.schemas.suites import (
     SuitesPage,
     SuiteView,
 )
+
+Report = Callable[[int], None]
+
+
+class CountedFile(io.BufferedReader):
+    """A file opened for reading; after each read it calls `report` with its position in bytes.
+
+    A request that is sent again seeks to the start, so the position may go back.
+    """
+
+    def __init__(self, path: Path, report: Report) -> None:
+        """Raises OSError for a file that cannot be opened."""
+        super().__init__(io.FileIO(path))
+        self._report = report
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Read up to `size` bytes, all with -1, and report the position."""
+        data = super().read(size)
+        self._report(self.tell())
+        return data
+
 
 __all__ = ["Client", "Unreachable"]
 

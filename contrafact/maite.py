@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from contrafact.arrays import as_array, channels_first_like, holds_floats
-from contrafact.change_columns import change_columns
 from contrafact.client import Client
+from contrafact.outcome import change_columns
 from shared.images import Pixels, decode, digest
-from shared.schemas.result_rows import CounterfactualView
+from shared.schemas.results import CounterfactualView
 
 if TYPE_CHECKING:
     from maite.protocols import AugmentationMetadata, DatasetMetadata, DatumMetadata

@@ -1,4 +1,7 @@
-"""What a test found: findings, tables, the report and a gallery, all without a running system."""
+"""What a test found: findings, tables, the report and a gallery, all without a running system.
+
+The columns of a counterfactual's changes in tables; several changes are joined by commas.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,17 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from contrafact.change_columns import change_columns
 from shared.schemas.effects import CellEffect
 from shared.schemas.jobs import ImageFailure
-from shared.schemas.result_rows import CounterfactualView, ModelOpinion, PredictionView
-from shared.schemas.results import JobResults
+from shared.schemas.results import CounterfactualView, JobResults, ModelOpinion, PredictionView
 from shared.verdicts import VerdictKind, verdict_of, verdict_sentence
 from shared.wording import nothing_accepted
 
 if TYPE_CHECKING:
     import pandas
+from typing import NamedTuple
+
+from shared.schemas.results import ChangeView
 
 Table = Literal["counterfactuals", "cells"]
 Value = str | float | int | bool | None
@@ -218,3 +222,20 @@ def _row(view: CounterfactualView, opinion: ModelOpinion | None) -> dict[str, Va
         "counterfactual": predicted_class(opinion.counterfactual) if opinion else None,
         "flipped": opinion.flipped if opinion else None,
     }
+
+
+class ChangeColumns(NamedTuple):
+    """Factors, old and new values of the changes."""
+
+    factor: str
+    from_value: str
+    to_value: str
+
+
+def change_columns(changes: Sequence[ChangeView]) -> ChangeColumns:
+    """The columns of one counterfactual."""
+    return ChangeColumns(
+        factor=", ".join(change.factor for change in changes),
+        from_value=", ".join(change.from_value for change in changes),
+        to_value=", ".join(change.to_value for change in changes),
+    )

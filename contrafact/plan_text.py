@@ -9,8 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shared.schemas.designs import Design
-from shared.schemas.plans import JobPlan
-from shared.schemas.sensitivity import DetectableDrop, Sensitivity
+from shared.schemas.plans import DetectableDrop, JobPlan, Sensitivity
 from shared.wording import checks_off_lines
 
 CLASSES_SHOWN = 20

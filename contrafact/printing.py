@@ -14,9 +14,7 @@ from shared.schemas.findings import FindingView
 from shared.schemas.jobs import JobDetail, JobsPage, MethodsReply, ModelsListing, Progress
 from shared.schemas.metrics import SegmentationMetrics
 from shared.schemas.own_images import OwnImagesView
-from shared.schemas.result_rows import CounterfactualView, PredictionView
-from shared.schemas.results import JobResults, ModelResults
-from shared.schemas.review_results import FAILURE_MODES
+from shared.schemas.results import FAILURE_MODES, CounterfactualView, JobResults, ModelResults, PredictionView
 from shared.schemas.reviews import ReviewView
 from shared.stages import in_flight, stage_words
 from shared.verdicts import any_testable, not_settled_sentence, not_testable_sentences, originals_hints, verdict_of

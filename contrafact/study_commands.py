@@ -17,7 +17,7 @@ from rich.text import Text
 
 from contrafact.client import Client
 from contrafact.command_line import URL, JobId, Json, Key, Url, messages, open_client, print_output, writing
-from shared.schemas.estimates import Estimate, Rate
+from shared.schemas.effects import Estimate, Rate
 from shared.schemas.studies import Agreement, Paper, QuestionFigures, Side, StudyRequest, StudyResults
 from shared.wording import percent
 

@@ -1,24 +1,32 @@
-"""`contrafact submit`: start a job over images and print its id."""
+"""`contrafact submit`: start a job over images and print its id.
+
+Background images of the command line: uploads them, and names them in the parameters of method `compose`.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from pydantic import JsonValue
+from rich.console import Console
 
 from contrafact import plan_text
-from contrafact.background_files import with_backgrounds
 from contrafact.client import Client
 from contrafact.command_line import URL, Json, Key, Url, messages, open_client, print_output
-from contrafact.job_files import method_choices, plan_job, spec_of, submit_job
-from contrafact.job_progress import follow_job, print_findings
-from contrafact.progress_display import show_progress
+from contrafact.job_files import method_choices, plan_job, spec_of, submit_job, upload_images
+from contrafact.progress_display import follow_job, print_findings, show_progress
+from contrafact.testset_files import gather
 from shared.problems import NotReady
 from shared.schemas.designs import DesignKind
-from shared.schemas.jobs import JobDetail, ModelView
+from shared.schemas.diffusion import MOST_BACKGROUNDS
+from shared.schemas.jobs import JobDetail, MethodChoice, ModelView
 
+METHOD = "compose"
 Images = Annotated[list[Path], typer.Argument(exists=True, help="image files, folders, or one zip or tar")]
 Task = Annotated[str, typer.Option(help="what your model does, in a sentence")]
 Labels = Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="CSV (file,label,group) or JSON Lines")]
@@ -179,3 +187,42 @@ def _reason(problem: NotReady) -> str:
     """Why the system is not ready. A service that does not listen yet is no error while the system starts."""
     service = problem.members.get("unreachable")
     return f"{service} does not answer yet" if service else problem.detail
+
+
+def with_backgrounds(
+    client: Client, methods: Sequence[MethodChoice], folder: Path | None, console: Console, *, dry_run: bool
+) -> list[MethodChoice]:
+    """The methods; `compose` gets the images of the folder as backgrounds, uploaded unless it is a dry run.
+
+    The value of a background is the name of its folder; one that lies in `folder` itself has none, and is named by its
+    caption. Raises ValueError if no method is `compose`, or if there are more images than a job takes.
+    """
+    if folder is None:
+        return list(methods)
+    if METHOD not in [method.name for method in methods]:
+        raise ValueError("--backgrounds are for the method compose; add --method compose")
+    files = gather([folder]).images
+    if len(files) > MOST_BACKGROUNDS:
+        raise ValueError(
+            f"{folder} has {len(files)} images, and a job takes {MOST_BACKGROUNDS} backgrounds; choose some"
+        )
+    if dry_run:
+        digests = [hashlib.sha256(path.read_bytes()).hexdigest() for _, path in files]
+    else:
+        digests = upload_images(client, files, console)
+    of_digest = dict(zip(digests, (path for _, path in files), strict=True))
+    backgrounds: list[JsonValue] = [
+        {"digest": digest, "value": _value(path, folder)} for digest, path in of_digest.items()
+    ]
+    return [
+        method.model_copy(update={"parameters": {**method.parameters, "backgrounds": backgrounds}})
+        if method.name == METHOD
+        else method
+        for method in methods
+    ]
+
+
+def _value(path: Path, folder: Path) -> str:
+    if path.parent == folder:
+        return ""
+    return " ".join(path.parent.name.replace("_", " ").replace("-", " ").split())

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from contrafact.client import Client
 from shared.schemas.reports import ReportFormat
-from shared.schemas.result_rows import CounterfactualView
-from shared.schemas.results import JobResults, ModelResults
+from shared.schemas.results import CounterfactualView, JobResults, ModelResults
 
 FORMATS: tuple[ReportFormat, ...] = ("html", "md", "json")
 COUNTED = {"verdict": "counted"}

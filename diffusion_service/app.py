@@ -18,10 +18,18 @@ from diffusion_service.model import DiffusionModel
 from shared.devices import Loading, torch_service
 from shared.endpoints import Services
 from shared.profile_diffusion import Diffusion
-from shared.schemas.compositions import ComposeReply, ComposeRequest
-from shared.schemas.corruptions import CorruptReply, CorruptRequest
-from shared.schemas.diffusion import EditReply, EditRequest, RenderReply, RenderRequest
-from shared.schemas.instructions import InstructReply, InstructRequest
+from shared.schemas.diffusion import (
+    ComposeReply,
+    ComposeRequest,
+    CorruptReply,
+    CorruptRequest,
+    EditReply,
+    EditRequest,
+    InstructReply,
+    InstructRequest,
+    RenderReply,
+    RenderRequest,
+)
 from shared.service_settings import ServiceSettings
 from shared.turns import ComputeTurns
 

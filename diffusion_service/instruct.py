@@ -36,7 +36,7 @@ from shared.images import Pixels, decode, encode
 from shared.problems import InvalidInput, NotFinite, UnusableReply
 from shared.profile_instruct import FormField, Instruct, InstructPipeline, InstructPix2Pix, InstructServer, OneStep
 from shared.schemas.base import ImagePayload
-from shared.schemas.instructions import InstructReply, InstructRequest
+from shared.schemas.diffusion import InstructReply, InstructRequest
 
 CACHED_SOURCES = 16  # decoded; the edits of each come in requests of their own
 TOO_LONG = "the instruction is too long for the text encoder; use fewer words"

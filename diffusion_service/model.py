@@ -1,13 +1,21 @@
-"""The networks that diffusion_service loads, and how it processes a request: decode, batch, compute, encode."""
+"""The networks that diffusion_service loads, and how it processes a request: decode, batch, compute, encode.
+
+Requests for compositions: find the objects, compose each image, and encode the reply.
+
+Colours of segmentation maps that ControlNets were trained with: index of a label → red, green, blue.
+
+`ade20k` holds the colours of the 150 classes of ADE20K (arXiv 1608.05442) in their usual order, which the public
+segmenters for it and `lllyasviel/control_v11p_sd15_seg` use.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from hashlib import sha256
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -15,9 +23,8 @@ import torch
 from diffusion_service.acceleration import OFF, Acceleration
 from diffusion_service.alignment import positions
 from diffusion_service.attention import install
-from diffusion_service.compositions import compose_reply, to_segment
-from diffusion_service.control_images import ControlImages, Source
-from diffusion_service.depth import DepthEstimator
+from diffusion_service.control_images import ControlImages, DepthEstimator, Source
+from diffusion_service.editors.compose import MOST_SHARE, compose, covering, object_of, refusal, without
 from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor, RenderItem
 from diffusion_service.editors.corruptions import corrupt
 from diffusion_service.editors.inversion import Inversion, InversionItem, InversionKey, Inverter
@@ -27,7 +34,6 @@ from diffusion_service.geometry import fit, to_source
 from diffusion_service.hed import HedDetector
 from diffusion_service.instruct import CACHED_SOURCES, Instructor
 from diffusion_service.once import Once
-from diffusion_service.palettes import palette
 from diffusion_service.replies import edit_reply, render_reply
 from diffusion_service.segmentation import NOT_FINITE as SEGMENTER_NOT_FINITE
 from diffusion_service.segmentation import Segmenter
@@ -36,25 +42,44 @@ from shared.devices import info_in_tf32
 from shared.images import Pixels, decode, digest, encode
 from shared.problems import InvalidInput, NotFinite, OutOfMemory, Problem
 from shared.profile_diffusion import Diffusion
+from shared.regions import Mask
 from shared.schemas.base import ImagePayload
-from shared.schemas.compositions import ComposeReply, ComposeRequest
-from shared.schemas.corruptions import CorruptReply, CorruptRequest
 from shared.schemas.diffusion import (
+    ComposeReply,
+    ComposeRequest,
+    Composition,
     ControlKind,
     ControlStrength,
+    CorruptReply,
+    CorruptRequest,
     EditControl,
     EditReply,
     EditRequest,
+    InstructReply,
+    InstructRequest,
     PromptEdit,
     Rendering,
     RenderReply,
     RenderRequest,
     chosen_controls,
 )
-from shared.schemas.instructions import InstructReply, InstructRequest
 from shared.schemas.service import WeightsInfo
 from shared.service import MakeBatcher
 
+# Six hexadecimal digits per class.
+_ADE20K = """
+787878 b47878 06e6e6 503232 04c803 787850 8c8c8c cc05ff e6e6e6 04fa07 e005ff ebff07 96053d 787846 08ff33
+ff0652 8fff8c ccff04 ff3307 cc4603 0066c8 3de6fa ff0633 0b66ff ff0747 ff09e0 0907e6 dcdcdc ff095c 7009ff
+08ffd6 07ffe0 ffb806 0aff47 ff290a 07ffff e0ff08 6608ff ff3d06 ffc207 ff7a08 00ff14 ff0829 ff0599 0633ff
+eb0cff a09614 00a3ff 8c8c8c fa0a0f 14ff00 1fff00 ff1f00 ffe000 99ff00 0000ff ff4700 00ebff 00adff 1f00ff
+0bc8c8 ff5200 00fff5 003dff 00ff70 00ff85 ff0000 ffa300 ff6600 c2ff00 008fff 33ff00 0052ff 00ff29 00ffad
+0a00ff adff00 00ff99 ff5c00 ff00ff ff00f5 ff0066 ffad00 ff0014 ffb8b8 001fff 00ff3d 0047ff ff00cc 00ffc2
+00ff52 000aff 0070ff 3300ff 00c2ff 007aff 00ffa3 ff9900 00ff0a ff7000 8fff00 5200ff a3ff00 ffeb00 08b8aa
+8500ff 00ff5c b800ff ff001f 00b8ff 00d6ff ff0070 5cff00 00e0ff 70e0ff 46b8a0 a300ff 9900ff 47ff00 ff00a3
+ffcc00 ff008f 00ffeb 85ff00 ff00eb f500ff ff007a fff500 0abed4 d6ff00 00ccff 1400ff ffff00 0099ff 0029ff
+00ffcc 2900ff 29ff00 ad00ff 00f5ff 4700ff 7a00ff 00ffb8 005cff b8ff00 0085ff ffd600 19c2c2 66ff00 5c00ff
+"""
+Masks = dict[bytes, Pixels]  # an image's PNG → the segmenter's mask of its objects, height × width
 Key = TypeVar("Key", bound=Hashable)
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -329,3 +354,64 @@ def _edit_control(images: ControlImages, source: Source, control: EditControl) -
     if control == "none":
         return None
     return np.zeros(source.image.shape[:2], np.uint8) if control == "empty" else images.image(source, "canny", control)
+
+
+def to_segment(request: ComposeRequest) -> list[bytes]:
+    """The images (PNG), each once, whose objects a segmenter must find."""
+    images = [request.source.png] if request.mask is None else []
+    for composition in request.compositions:
+        if composition.background and composition.clear and composition.background_mask is None:
+            images.append(composition.background.png)
+    return list(dict.fromkeys(images))
+
+
+def compose_reply(request: ComposeRequest, masks: Masks) -> ComposeReply:
+    """The images of a request; `masks` has those of `to_segment`. Raises InvalidInput for a mask of another size."""
+    source = decode(request.source.png)
+    mask = object_of(_mask(request.source, request.mask, source, masks))
+    reason = refusal(mask)
+    outcomes = [reason or _compose(source, mask, composition, masks) for composition in request.compositions]
+    return ComposeReply(
+        images=[None if isinstance(image, str) else ImagePayload(png=encode(image)) for image in outcomes],
+        refusals=[image if isinstance(image, str) else "" for image in outcomes],
+        mask=ImagePayload(png=encode(np.where(mask, np.uint8(255), np.uint8(0)))),
+    )
+
+
+def _compose(source: Pixels, mask: Mask, composition: Composition, masks: Masks) -> Pixels | str:
+    if composition.background is None:
+        return compose(source, mask, without(source, mask), composition)
+    background = _background(composition, composition.background, masks, source.shape[:2])
+    return background if isinstance(background, str) else compose(source, mask, background, composition)
+
+
+def _background(composition: Composition, image: ImagePayload, masks: Masks, size: tuple[int, ...]) -> Pixels | str:
+    pixels = decode(image.png)
+    if composition.clear:
+        objects = object_of(_mask(image, composition.background_mask, pixels, masks))
+        if objects.mean() > MOST_SHARE:
+            return "the objects of the background fill it, which leaves no background"
+        pixels = without(pixels, objects)
+    return covering(pixels, size)
+
+
+def _mask(image: ImagePayload, mask: ImagePayload | None, pixels: Pixels, masks: Masks) -> Mask:
+    values = masks[image.png] if mask is None else decode(mask.png, "L")
+    if values.shape != pixels.shape[:2]:
+        raise InvalidInput("a mask must have the size of its image; send both from one file")
+    return np.asarray(values > 0)
+
+
+def palette(name_or_colours: Literal["ade20k"] | Mapping[str, Sequence[int]], labels: Sequence[str]) -> Pixels:
+    """Colours (labels × 3) of a segmenter's labels in their order; a label missing from a mapping is black.
+
+    Raises ValueError for a label that the segmenter lacks, or if the number of labels does not match the palette.
+    """
+    if name_or_colours == "ade20k":
+        colours = np.array([list(bytes.fromhex(code)) for code in _ADE20K.split()], np.uint8)
+        if len(colours) != len(labels):
+            raise ValueError(f"palette ade20k is for {len(colours)} labels, and the segmenter has {len(labels)}")
+        return colours
+    if unknown := sorted(set(name_or_colours) - set(labels)):
+        raise ValueError(f"the palette colours labels that the segmenter lacks: {unknown}; it has {sorted(labels)}")
+    return np.array([name_or_colours.get(label, (0, 0, 0)) for label in labels], np.uint8)

@@ -3,6 +3,14 @@
 Threads serve gateway and model services on loopback ports. Celery's worker is a thread on an in-memory broker. Two
 batches are computed at a time, for the oldest source images first (`shared.turns`). The gateway answers at once; steps
 wait until the services are loaded. After a restart on the same directory, even after a crash, unfinished jobs resume.
+
+Run Celery's worker in a thread of this process, on the in-memory broker.
+
+Replaces a model service that cannot be created, for example because a library is missing.
+
+ASGI middleware for the model services of an embedded system: without keys, only this machine may call them.
+
+Logging of an embedded system: everything into a file in its directory, warnings to the terminal.
 """
 
 from __future__ import annotations
@@ -12,25 +20,28 @@ import logging
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn, TextIO
 
 from celery import Celery
+from celery.concurrency.thread import TaskPool
+from celery.worker import WorkController
 from fastapi import FastAPI
 from sqlalchemy import Engine
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from embedded.celery_thread import CeleryThread
 from embedded.directory import lock
-from embedded.failed_service import failed_service
-from embedded.local_callers import LocalCallers
-from embedded.log import logging_into
 from embedded.serving import ListeningPort
 from embedded.trainer import TrainerThread
 from evaluator_service.models_under_test.in_process import InProcessModel
 from gateway.app import create_app
+from gateway.auth.middleware import refuse_other_machines
 from gateway.context import SERVICE_DEADLINE_SECONDS, SERVICE_WAIT_SECONDS, Context
 from gateway.database.sessions import Sessions, migrate, open_engine, open_sessions
 from gateway.model_services.clients import ModelServices
@@ -40,16 +51,23 @@ from gateway.queue.celery_tasks import wake_worker
 from gateway.repairs import dispatch
 from gateway.settings import Settings
 from gateway.worker.worker import Worker, register
+from shared import problem_replies
 from shared.celery_app import open_celery
 from shared.devices import unused_cuda
+from shared.logging import ROOT, JsonFormatter, mask
 from shared.package import module as own_module
+from shared.problem_replies import problem_reply
+from shared.problems import Forbidden, NotReady
 from shared.profiles import load_profile
+from shared.schemas.repairs import QUEUE
 from shared.schemas.service import SERVICES, ServiceName
 from shared.service_settings import ServiceSettings
 from shared.storage import DirectoryStore
 from shared.threads import compute_threads, openmp_threads, usable_cores
 from shared.turns import ComputeTurns
 
+LIBRARIES = frozenset({"transformers", "diffusers", "huggingface_hub", "sklearn", "torch", "torchvision", "timm"})
+START_SECONDS = 30.0
 logger = logging.getLogger("contrafact.embedded")
 LOG = "contrafact.log"
 # A job can be created once the evaluator lists its models; the others load in the order of the stages.
@@ -245,3 +263,142 @@ def _service_settings(
         model_origin=gateway_url,
         quarantine=configured.quarantine or str(directory / "quarantine"),
     )
+
+
+class StepThreads(TaskPool):  # type: ignore[misc]
+    """Celery's pool of threads, which sets the worker's own app as the current app of each thread.
+
+    Celery looks up a message's task in the current app. By default that is the last app of the process. With two
+    embedded systems in one process, the first would run the steps of the second.
+    """
+
+    def __init__(self, *arguments: Any, app: Celery, **options: Any) -> None:
+        super().__init__(*arguments, app=app, **options)
+        self.executor = ThreadPoolExecutor(max_workers=self.limit, initializer=app.set_current)
+
+
+class CeleryThread:
+    """A running worker with a pool of threads; `stop` ends it once its steps have given up their leases."""
+
+    def __init__(self, celery: Celery, concurrency: int) -> None:
+        celery.finalize()  # without this, Celery accepts steps and drops them without a log line
+        ready = threading.Event()
+        self._controller = WorkController(
+            app=celery,
+            pool_cls=StepThreads,
+            concurrency=concurrency,
+            queues=[celery.conf.task_default_queue, QUEUE],
+            without_gossip=True,
+            without_mingle=True,
+            without_heartbeat=True,
+            ready_callback=lambda _: ready.set(),
+        )
+        self._thread = threading.Thread(target=self._controller.start, name="celery", daemon=True)
+        self._thread.start()
+        if not ready.wait(START_SECONDS):
+            raise RuntimeError("Celery's worker did not start")
+
+    def stop(self) -> None:
+        """Take no more messages, let the running steps end, and join the threads."""
+        self._controller.stop(in_sighandler=False)
+        self._thread.join(START_SECONDS)
+
+
+def failed_service(name: str, error: Exception) -> FastAPI:
+    """An app that answers every request with NotReady, as a service does whose weights failed to load."""
+    reason = f"{name} cannot start: {type(error).__name__}: {error}"
+    app = FastAPI(title=name)
+
+    async def refuse(path: str) -> None:
+        raise NotReady(reason, members={"failed": True})
+
+    app.add_api_route("/{path:path}", refuse, methods=["GET", "POST"])
+    problem_replies.install(app)
+    return app
+
+
+class LocalCallers:
+    """Answers 403 to requests whose Host, Origin or address is not this machine's, such as those of web pages."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            try:
+                refuse_other_machines(scope, Headers(scope=scope), "ask it by its address on 127.0.0.1")
+            except Forbidden as problem:
+                await problem_reply(problem, scope["path"])(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+@contextmanager
+def logging_into(path: Path) -> Iterator[None]:
+    """Append JSON lines of the project's loggers to `path`, and warnings in plain words to standard error."""
+    file = logging.FileHandler(path, encoding="utf-8", delay=True)
+    file.setFormatter(JsonFormatter())
+    terminal = logging.StreamHandler()
+    terminal.setLevel(logging.WARNING)
+    terminal.setFormatter(_Short())
+    logger = logging.getLogger(ROOT)
+    logger.setLevel(logging.INFO)
+    handlers = (file, terminal)
+    for handler in handlers:
+        logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            logger.removeHandler(handler)
+        file.close()
+
+
+@contextmanager
+def quiet_libraries() -> Iterator[None]:
+    """Send what LIBRARIES warn of to the project's log instead of standard error while the block runs.
+
+    Warnings of other code, such as the caller's, are shown as ever.
+    """
+    log = logging.getLogger(f"{ROOT}.libraries")
+    shown, loggers = warnings.showwarning, [logging.getLogger(name) for name in LIBRARIES]
+    handlers = [logger.handlers for logger in loggers]
+
+    def show(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int,
+        file: TextIO | None = None, line: str | None = None,
+    ) -> None:  # fmt: skip
+        if LIBRARIES.isdisjoint(Path(filename).parts):
+            shown(message, category, filename, lineno, file, line)
+        else:
+            log.info("%s: %s", category.__name__, message)
+
+    warnings.showwarning = show
+    for logger in loggers:
+        logger.handlers = [_Forward(log)]
+    try:
+        yield
+    finally:
+        warnings.showwarning = shown
+        for logger, own in zip(loggers, handlers, strict=True):
+            logger.handlers = own
+
+
+class _Forward(logging.Handler):
+    """Writes the records of another logger to `log`, as information."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        super().__init__()
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._log.info("%s: %s", record.name, record.getMessage())
+
+
+class _Short(logging.Formatter):
+    """One line per record; the traceback is in the file."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = f"{record.levelname.lower()}: {record.getMessage()}"
+        error = record.exc_info[1] if record.exc_info else None
+        return mask(f"{line} ({error})" if error else line)

@@ -1,20 +1,40 @@
-"""The models that evaluator_service loads, and how it processes a request: decode, batch, compute."""
+"""The models that evaluator_service loads, and how it processes a request: decode, batch, compute.
+
+Whether images are of the profile's domain: a linear discriminant of what the scorer's first layers see.
+
+The scorer's embeddings cannot tell: it was trained on the domain alone and maps everything else into it. Its first two
+layers can (docs/measurements.md). Of each, the features are mean and deviation of every channel over the patches.
+`research.photographs.domain` fits the discriminant.
+
+Embeddings of texts, computed once: class names and captions recur in the requests of many images.
+
+Structure agreement: how much of the source's outlines is preserved in another image.
+
+It is the share of the source's edge pixels that have an edge pixel of the other image within a tolerance (the recall of
+boundary benchmarks), corrected for chance like Cohen's kappa: (share - expected) / (1 - expected), where `expected` is
+the share of all pixels in the area that have such a neighbour. Without the correction, rain or noise would agree with
+everything. The measure is asymmetric on purpose: a counterfactual may add stars or a new background with all their
+edges, but it must keep the outlines that carry the ground truth. On drawn scenes it detects images whose class was
+replaced better than the uncorrected share or its F-measure do.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, Self
 
+import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
 
-from evaluator_service.domain import DomainJudge
 from evaluator_service.judge import RemoteJudge
-from evaluator_service.known_texts import KnownTexts
 from evaluator_service.models_under_test.endpoint import EndpointClassifier, EndpointSegmenter
 from evaluator_service.models_under_test.in_process import InProcessModel
 from evaluator_service.models_under_test.messages import Limits, default_memory_mib
@@ -25,12 +45,11 @@ from evaluator_service.models_under_test.tested import ModelsUnderTest
 from evaluator_service.models_under_test.uploads import RunningModel, UploadedModels
 from evaluator_service.shapes import shapes_reply
 from evaluator_service.similarity import Scorer, TextEmbedder
-from evaluator_service.structure import agreement
 from shared.devices import info_in_tf32, plain_float_32, tensor_float_32
 from shared.images import Pixels, decode, encode
 from shared.load_progress import reading
 from shared.memory_limit import container_memory
-from shared.problems import InvalidInput, NotFinite, OutOfMemory
+from shared.problems import DeadlineExceeded, InvalidInput, NotFinite, OutOfMemory
 from shared.profile_evaluator import Evaluator
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import (
@@ -58,6 +77,74 @@ from shared.schemas.evaluation import (
 from shared.schemas.service import WeightsInfo
 from shared.service import MakeBatcher
 from shared.service_settings import ServiceSettings
+
+# By default cv2 starts a thread per core, though an image takes less than a millisecond.
+cv2.setNumThreads(1)
+
+TOLERANCE = 2 / 128  # of the short side: two pixels of an image of 128
+# Only strong edges of the source count; in the other image weak edges also match them (night, fog).
+SOURCE_THRESHOLDS = (60, 120)
+IMAGE_THRESHOLDS = (30, 80)
+EDGES_EVERYWHERE = 0.98  # from this share of pixels near an edge, an image is noise and would agree with anything
+MASK_MARGIN = 0.025  # in shares of the short side; an outline lies on the border of its mask
+MOST = 4096
+
+Row = list[float]
+Compute = Callable[[Sequence[str], float], Awaitable[list[Row]]]
+
+
+class KnownTexts:
+    """A cache of embeddings by text, in front of a batcher. Use it from one event loop.
+
+    `compute` returns one row per text before a deadline. It gets at most `window` texts at a time from each request,
+    because a batcher admits all items of a submission or none; this way a request of any size fits into its queue. The
+    rows of finished windows stay in the cache when a later window fails. Concurrent requests for the same texts share
+    one computation.
+    """
+
+    def __init__(self, compute: Compute, window: int) -> None:
+        self._compute = compute
+        self._window = max(1, window)
+        self._cached: dict[str, Row] = {}
+        self._pending: dict[str, asyncio.Future[dict[str, Row]]] = {}
+
+    async def embeddings(self, texts: Sequence[str], deadline: float) -> list[Row]:
+        """One row per text, in order. Raises what `compute` raises, and DeadlineExceeded (`time.monotonic()`)."""
+        rows: dict[str, Row] = {}
+        while missing := [text for text in dict.fromkeys(texts) if text not in rows]:
+            if cached := {text: self._cached[text] for text in missing if text in self._cached}:
+                rows |= cached
+            elif new_texts := [text for text in missing if text not in self._pending]:
+                rows |= await self._compute_window(new_texts[: self._window], deadline)
+            else:
+                joined = await self._join(self._pending[missing[0]], deadline)
+                rows |= {text: joined[text] for text in missing if text in joined}
+        return [rows[text] for text in texts]
+
+    async def _compute_window(self, texts: Sequence[str], deadline: float) -> dict[str, Row]:
+        rows: dict[str, Row] = {}
+        future: asyncio.Future[dict[str, Row]] = asyncio.get_running_loop().create_future()
+        self._pending |= dict.fromkeys(texts, future)
+        try:
+            rows = dict(zip(texts, await self._compute(texts, deadline), strict=True))
+            self._remember(rows)
+        finally:  # if this failed, the requests that joined get no rows and compute these texts themselves
+            for text in texts:
+                del self._pending[text]
+            future.set_result(rows)
+        return rows
+
+    async def _join(self, future: asyncio.Future[dict[str, Row]], deadline: float) -> dict[str, Row]:
+        await asyncio.wait([future], timeout=max(0.0, deadline - time.monotonic()))
+        if not future.done():
+            raise DeadlineExceeded("the deadline passed before the model ran; allow more time or send less")
+        return future.result()
+
+    def _remember(self, rows: dict[str, Row]) -> None:
+        if len(self._cached) + len(rows) > MOST:
+            self._cached.clear()
+        self._cached |= rows
+
 
 WINDOWS = 4  # the number of requests for new texts that fill the queue
 
@@ -287,3 +374,70 @@ def _agreements(request: StructureRequest) -> StructureReply:
         return StructureReply(agreements=[agreement(source, image, mask) for image in images])
     except ValueError as error:
         raise InvalidInput(str(error)) from error
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Discriminant:
+    """The log odds of being outside are Σ weightᵢ (featureᵢ − meanᵢ) / scaleᵢ + bias; above 0 an image is outside."""
+
+    mean: NDArray[np.float64]
+    scale: NDArray[np.float64]
+    weights: NDArray[np.float64]
+    bias: float
+
+    @classmethod
+    def load(cls, file: Path) -> Self:
+        """Read a file that `save` wrote. Raises FileNotFoundError."""
+        tensors = {name: value.astype(np.float64) for name, value in load_file(file).items()}
+        return cls(tensors["mean"], tensors["scale"], tensors["weights"], float(tensors["bias"][0]))
+
+    def save(self, file: Path) -> None:
+        """Write safetensors in single precision."""
+        tensors = {"mean": self.mean, "scale": self.scale, "weights": self.weights, "bias": np.array([self.bias])}
+        save_file({name: np.ascontiguousarray(value, np.float32) for name, value in tensors.items()}, file)
+
+    def log_odds(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Of each row of features."""
+        return (features - self.mean) / self.scale @ self.weights + self.bias
+
+
+class DomainJudge:
+    """A scorer with the discriminant that belongs to its weights."""
+
+    def __init__(self, scorer: Scorer, statistics: Path) -> None:
+        self._scorer = scorer
+        self._discriminant = Discriminant.load(statistics)
+
+    def log_odds(self, images: Sequence[Pixels]) -> NDArray[np.float64]:
+        """The log odds of each image to be outside the domain."""
+        return self._discriminant.log_odds(self._scorer.layer_statistics(images))
+
+
+def agreement(source: Pixels, image: Pixels, mask: Pixels | None = None) -> float:
+    """Share of the source's edges that the image keeps (0: chance level, 1: all), inside `mask` (255) if given.
+
+    Both images are height × width × 3 of equal size. The result is 1.0 for a source without edges there, and 0.0
+    for an image with edges everywhere.
+    """
+    if image.shape != source.shape or (mask is not None and mask.shape != source.shape[:2]):
+        raise ValueError("source, image and mask must have the same size; send the image as it came from the editor")
+    short = min(source.shape[:2])
+    inside = np.ones(source.shape[:2], np.bool_)
+    if mask is not None:
+        inside = _dilate(mask > 127, max(1, round(MASK_MARGIN * short)))
+    edges = _edges(source, SOURCE_THRESHOLDS) & inside
+    if not edges.any():
+        return 1.0
+    near = _dilate(_edges(image, IMAGE_THRESHOLDS), max(1, round(TOLERANCE * short)))
+    matched, expected = near[edges].mean(), near[inside].mean()
+    return float(max(0.0, (matched - expected) / (1 - expected))) if expected < EDGES_EVERYWHERE else 0.0
+
+
+def _edges(image: Pixels, thresholds: tuple[int, int]) -> NDArray[np.bool_]:
+    gray = cv2.cvtColor(cv2.GaussianBlur(image, (3, 3), 0.8), cv2.COLOR_RGB2GRAY)
+    return np.asarray(cv2.Canny(gray, *thresholds) > 0)
+
+
+def _dilate(region: NDArray[np.bool_], radius: int) -> NDArray[np.bool_]:
+    kernel = cv2.getStructuringElement(cv2.MORPH_ELLIPSE, (2 * radius + 1, 2 * radius + 1))
+    return np.asarray(cv2.dilate(region.astype(np.uint8), kernel) > 0)

@@ -7,6 +7,12 @@ trainer can resume a repair. Every few seconds it writes a heartbeat and verifie
 lease stops, and nothing that it writes later is read.
 
     python -m evaluator_service.repair_worker
+
+Cache the decoded images that a training reads repeatedly, up to a number of bytes.
+
+A trainer's lease of a repair: heartbeats while it works, and whether it must stop.
+
+Settings of the trainer, read from the environment (`CONTRAFACT_…`) at the start.
 """
 
 from __future__ import annotations
@@ -17,31 +23,32 @@ import os
 import platform
 import tempfile
 import threading
-from contextlib import ExitStack
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib.metadata import version
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import transformers
 from celery import Celery
 from celery.signals import worker_ready, worker_shutting_down
 from prometheus_client import CollectorRegistry
+from pydantic import Field, SecretStr
+from pydantic_settings import SettingsConfigDict
 
 from evaluator_service.models_under_test.uploads import unpack
-from evaluator_service.pixel_cache import PixelCache
-from evaluator_service.repair_lease import LeaseEnded, LeaseState, heartbeats
 from evaluator_service.retraining import ArmDataset, copy_weights, pack, train, unpack_checkpoint
 from evaluator_service.trainable import TRAINABLES, Trainable, TrainingExample
-from evaluator_service.trainer_settings import CACHED_BYTES, TrainerSettings
 from shared import logging as json_logging
 from shared.celery_app import broker_fault, open_celery
 from shared.device_errors import is_device_failure
 from shared.devices import choose_device
 from shared.gpu import see_one_gpu
-from shared.images import Mode, Pixels, decode
+from shared.images import ImageSettings, Mode, Pixels, decode
 from shared.model_health import end_process
 from shared.probes import operations_port
 from shared.problems import DependencyFailed, DeviceFailed, InvalidInput, NotReady, Problem
@@ -52,6 +59,7 @@ from shared.schemas.repairs import (
     TRAINED,
     Arm,
     Example,
+    Heartbeat,
     Judgement,
     RepairLease,
     RepairOrder,
@@ -64,6 +72,93 @@ from shared.stores import store_at
 from shared.threads import compute_threads
 from shared.weights import Weights, write_tar
 
+CACHED_BYTES = 2 * 1024**3
+
+
+class TrainerSettings(ImageSettings):
+    """The fields have the meaning of the same settings of the gateway and of the model services."""
+
+    model_config = SettingsConfigDict(env_prefix="CONTRAFACT_", extra="ignore", frozen=True, hide_input_in_errors=True)
+
+    broker_url: Annotated[str, Field(repr=False)] = "memory://localhost"
+    object_store: str = "directory:objects"
+    s3_endpoint: str = ""
+    s3_access_key: str = ""
+    s3_secret_key: SecretStr = SecretStr("")
+    s3_secure: bool = False
+    profile: str = "tiny"
+    device: str = "auto"
+    threads: Annotated[int, Field(ge=0)] = 0
+    cached_bytes: Annotated[int, Field(ge=0)] = CACHED_BYTES
+    """Decoded images that the trainer keeps between steps."""
+    metrics_port: Annotated[int, Field(ge=0, le=65_535)] = 0
+
+
+class LeaseEnded(Exception):
+    """The lease was lost, or the trainer is stopping; the work must end without further writes."""
+
+
+class LeaseState:
+    """Whether the lease still holds, and the progress to report in the next heartbeat."""
+
+    def __init__(self, stopping: threading.Event) -> None:
+        self.lost = threading.Event()
+        self._stopping = stopping
+        self.heartbeat = Heartbeat(beat=0)
+
+    def record_progress(self, done: int, total: int, arm: str) -> None:
+        """Record the progress. Raises LeaseEnded."""
+        self.heartbeat = Heartbeat(beat=0, done=done, total=total, arm=arm)
+        self.refuse_ended()
+
+    def refuse_ended(self) -> None:
+        """Raise LeaseEnded if the work must not continue."""
+        if self.lost.is_set() or self._stopping.is_set():
+            raise LeaseEnded
+
+
+@contextmanager
+def heartbeats(
+    store: ObjectStore, lease: RepairLease, seconds: float, stopping: threading.Event
+) -> Iterator[LeaseState]:
+    """Write heartbeats at once and then regularly while the block runs. Raises LeaseEnded if the lease was lost."""
+    state, over = LeaseState(stopping), threading.Event()
+
+    def beat(number: int) -> None:
+        if not _holds(store, lease):
+            state.lost.set()
+            return
+        heartbeat = state.heartbeat.model_copy(update={"beat": number})
+        store.put(repair_key(lease.repair, lease.token, "progress.json"), heartbeat.model_dump_json().encode())
+
+    def keep_beating() -> None:
+        number = 1
+        while not over.wait(seconds) and not state.lost.is_set():
+            number += 1
+            try:
+                beat(number)
+            except DependencyFailed as error:  # a longer outage lets the lease expire
+                logger.warning("no heartbeat could be written: %s", error)
+
+    beat(1)
+    state.refuse_ended()
+    thread = threading.Thread(target=keep_beating, name="heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield state
+    finally:
+        over.set()
+        thread.join()
+
+
+def _holds(store: ObjectStore, lease: RepairLease) -> bool:
+    try:
+        return RepairLease.model_validate_json(store.get(repair_key(lease.repair, "grant.json"))) == lease
+    except ObjectMissing:
+        return False
+
+
+Key = tuple[str, Mode]
 BEAT_SECONDS = 5.0
 
 logger = logging.getLogger("contrafact.trainer")
@@ -281,3 +376,30 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+
+class PixelCache:
+    """The most recently opened images, by digest and mode, in up to `max_bytes`; for one thread.
+
+    An image larger than `max_bytes` is opened every time.
+    """
+
+    def __init__(self, opened: Callable[[str, Mode], Pixels], max_bytes: int) -> None:
+        self._opened, self._max_bytes = opened, max_bytes
+        self._images: OrderedDict[Key, Pixels] = OrderedDict()
+        self.bytes = 0
+
+    def get(self, digest: str, mode: Mode) -> Pixels:
+        """The pixels of an image. Raises what opening it raises."""
+        key = (digest, mode)
+        if key in self._images:
+            self._images.move_to_end(key)
+            return self._images[key]
+        pixels = self._opened(digest, mode)
+        if pixels.nbytes <= self._max_bytes:
+            self._images[key] = pixels
+            self.bytes += pixels.nbytes
+        while self.bytes > self._max_bytes:
+            _, oldest = self._images.popitem(last=False)
+            self.bytes -= oldest.nbytes
+        return pixels

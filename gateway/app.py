@@ -29,15 +29,14 @@ from gateway.api import (
 )
 from gateway.api.dependencies import problems as problem_responses
 from gateway.api.dependencies import refuse_unknown_parameters
-from gateway.api.event_feed import EventFeed
+from gateway.api.events import EventFeed
 from gateway.api.examples import EXAMPLES
 from gateway.auth.keys import ensure_local_owner
 from gateway.auth.middleware import Access, no_database
 from gateway.context import Context, open_context
 from gateway.database.sessions import DATABASE_AWAY
 from gateway.operations.gauges import Work
-from gateway.operations.probes import refuse_unready
-from gateway.operations.startup import refuse_unsafe_start, stop_on_signals
+from gateway.operations.startup import refuse_unready, refuse_unsafe_start, stop_on_signals
 from gateway.results.facets import JobFacets
 from gateway.results.image_map import JobMaps
 from gateway.settings import read_settings
@@ -61,10 +60,9 @@ from shared import logging as json_logging
 from shared.asgi import AccessLog
 from shared.probes import metrics_reply, operations_port
 from shared.problem_replies import problem_reply
-from shared.schemas.base import Contract
+from shared.schemas.base import Contract, ProblemDocument
 from shared.schemas.jobs import EventView, JobRequest, JobSpec
 from shared.schemas.models import ModelSpec
-from shared.schemas.problems import ProblemDocument
 
 logger = logging.getLogger("contrafact.gateway")
 

@@ -28,9 +28,8 @@ from gateway.operations.housekeeping import Graces, graces_of, run_housekeeping
 from gateway.operations.startup import refuse_wrong_schema
 from gateway.settings import Settings, read_settings
 from gateway.storage.object_store import open_store
-from gateway.trial.page import trial_page
 from gateway.trial.steps import verdict_line
-from gateway.trial.try_image import TrialImage
+from gateway.trial.try_image import TrialImage, trial_page
 from gateway.trial.try_image import try_image as run_trial
 from gateway.worker.replay import replay as make_again
 from shared.problems import Problem

@@ -12,8 +12,7 @@ import transformers
 from fastapi import FastAPI
 
 from llm_service.engines import ENGINES, LanguageModel
-from llm_service.generation import generate
-from llm_service.masked_words import MaskedWords
+from llm_service.generation import MaskedWords, generate
 from shared.devices import Loading, torch_service
 from shared.endpoints import Services
 from shared.problems import InvalidInput

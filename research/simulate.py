@@ -29,8 +29,7 @@ from gateway.analysis.power import detectable_drop
 from research.simulated_jobs import CLASSES, VALUES, Setting, grid, job, truths
 from research.simulated_validity import Contaminated, EffectOutcome, contaminated_grid, simulate_contaminated
 from research.system.packed import write_text
-from shared.schemas.effects import Cell, CellEffect
-from shared.schemas.estimates import Interval, Rate
+from shared.schemas.effects import Cell, CellEffect, Interval, Rate
 from shared.seeds import derive_seed
 
 RESULTS = Path(__file__).parent / "results" / "simulation.json.gz"

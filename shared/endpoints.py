@@ -14,9 +14,18 @@ from typing import Generic, TypeVar, overload
 
 from shared.schemas.base import Contract
 from shared.schemas.caption import CaptionReply, CaptionRequest
-from shared.schemas.compositions import ComposeReply, ComposeRequest
-from shared.schemas.corruptions import CorruptReply, CorruptRequest
-from shared.schemas.diffusion import EditReply, EditRequest, RenderReply, RenderRequest
+from shared.schemas.diffusion import (
+    ComposeReply,
+    ComposeRequest,
+    CorruptReply,
+    CorruptRequest,
+    EditReply,
+    EditRequest,
+    InstructReply,
+    InstructRequest,
+    RenderReply,
+    RenderRequest,
+)
 from shared.schemas.evaluation import (
     DomainReply,
     DomainRequest,
@@ -38,7 +47,6 @@ from shared.schemas.evaluation import (
     StructureReply,
     StructureRequest,
 )
-from shared.schemas.instructions import InstructReply, InstructRequest
 from shared.schemas.jobs import Stage
 from shared.schemas.language import FillReply, FillRequest, GenerateReply, GenerateRequest, ScoreReply, ScoreRequest
 from shared.schemas.service import ServiceInfo, ServiceName

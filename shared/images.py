@@ -4,6 +4,15 @@ Canonical form: EXIF orientation applied, 8 bits per channel, sRGB (mode L for m
 docs/reference/image-files.md states what is done with each kind of file. Images with transparency or animation are
 refused with a reason. Limits on pixels, aspect ratio and JPEG scans are checked before anything is decoded. The number
 of pixels that a process decodes at a time is also limited, so large images wait for one another.
+
+Convert pixels from the colour profile of their file (ICC) to sRGB, with littlecms through Pillow.
+
+A profile is data of a stranger: its size is limited, and a profile that littlecms cannot read, or that belongs to other
+pixels, is refused. Pixels with an sRGB profile, under any name, stay unchanged.
+
+Check the directory of a TIFF before Pillow reads it: tags may claim a file's bytes thousands of times over.
+
+What Pillow does not tell of a PNG: its bit depth and colour type, and whether pixel data are missing.
 """
 
 from __future__ import annotations
@@ -11,7 +20,9 @@ from __future__ import annotations
 import hashlib
 import io
 import re
+import struct
 import zlib
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache
@@ -19,16 +30,29 @@ from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ExifTags, Image, UnidentifiedImageError, features
+from PIL import ExifTags, Image, ImageCms, UnidentifiedImageError, features
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from shared.admission import Budget
-from shared.colour_profiles import in_srgb
-from shared.png_files import png_header, refuse_missing_rows
 from shared.problems import InvalidInput, Malformed, TooLarge
-from shared.tiff_files import check_tiff
 
+_INFLATED_AT_ONCE = 1024**2  # bytes
+_PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+# Offsets in a PNG: 8 bytes signature, 8 chunk head, 4 width, 4 height, then a byte each.
+_PNG_SIZE, _PNG_BIT_DEPTH, _PNG_COLOUR, _PNG_INTERLACE = 16, 24, 25, 28
+_PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
+_ADAM7 = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
+MAX_TAGS = 200
+MAX_STRIPS = 100_000
+_SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4}  # bytes of each type
+_STRIPS = (273, 279, 324, 325)  # offsets and lengths of strips and tiles
+_TILE = (322, 323)  # width and length of a tile
+MAX_PROFILE_BYTES = 4 * 1024**2  # profiles of printing presses have up to 2.5 MB, those of cameras a few kB
+_SRGB_TOLERANCE = 2  # levels of 255; the sRGB profiles in use round their curves differently
+_MULTI_PROCESS = b"mpet"  # a list of arbitrarily many steps, which a small file can make arbitrarily slow
+_ADVICE = "save the image in sRGB, or without the profile"
+_CHANNELS = {"GRAY": "L", "RGB": "RGB", "CMYK": "CMYK"}  # colour space of a profile → Pillow's mode
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", *(("AVIF",) if features.check("avif") else ()))
 # Beginnings of files that people take for images, with what they are and what to do.
 _OTHER_FORMATS = (
@@ -315,3 +339,142 @@ def _mask(image: Image.Image) -> Image.Image:
     if image.mode not in ("L", "1"):
         raise InvalidInput(f"the mask is in colour (mode {image.mode}); save class indices as an 8-bit grey PNG")
     return image.convert("L")
+
+
+def in_srgb(image: Image.Image, profile: bytes) -> Image.Image:
+    """The image (mode L, RGB or CMYK, 8 bits a channel) in sRGB, mode RGB.
+
+    Relative colorimetric with black point compensation. Grey pixels may have a profile for RGB, and RGB pixels
+    without colour one for grey. Raises TooLarge (bytes of the profile) and InvalidInput (not readable, or for other
+    pixels).
+    """
+    if len(profile) > MAX_PROFILE_BYTES:
+        raise TooLarge(f"the colour profile has more than {MAX_PROFILE_BYTES:,} bytes; {_ADVICE}")
+    if _MULTI_PROCESS in profile:
+        raise InvalidInput(f"the colour profile has multi-process elements, which are not supported; {_ADVICE}")
+    try:
+        source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+        image = _for_profile(image, source.profile.xcolor_space.strip())
+        transform = ImageCms.buildTransform(
+            source,
+            ImageCms.createProfile("sRGB"),
+            image.mode,
+            "RGB",
+            ImageCms.Intent.RELATIVE_COLORIMETRIC,
+            ImageCms.Flags.BLACKPOINTCOMPENSATION,
+        )
+        if image.mode != "CMYK" and _is_srgb(transform, image.mode):
+            return image.convert("RGB")
+        return _apply(transform, image)
+    except (ImageCms.PyCMSError, OSError, ValueError) as error:
+        raise InvalidInput(f"the colour profile cannot be read ({error}); {_ADVICE}") from error
+
+
+def _for_profile(image: Image.Image, space: str) -> Image.Image:
+    """The image in the mode that the profile is for. Raises InvalidInput if that would lose something."""
+    mode = _CHANNELS.get(space)
+    if mode == image.mode:
+        return image
+    if mode == "RGB" and image.mode == "L":
+        return image.convert("RGB")
+    if mode == "L" and image.mode == "RGB":
+        red, green, blue = image.split()
+        if red.tobytes() == green.tobytes() == blue.tobytes():
+            return red
+    raise InvalidInput(f"the colour profile is for {space} pixels, but the image has {image.mode} pixels; {_ADVICE}")
+
+
+def _is_srgb(transform: ImageCms.ImageCmsTransform, mode: str) -> bool:
+    """Whether the transform leaves an even sample of all colours as they are."""
+    if mode == "L":
+        probe = Image.fromarray(np.arange(256, dtype=np.uint8)[None])
+    else:
+        levels = np.linspace(0, 255, 9).astype(np.uint8)
+        probe = Image.fromarray(np.stack(np.meshgrid(levels, levels, levels), -1).reshape(27, 27, 3))
+    before, after = (np.asarray(colours, np.int16) for colours in (probe.convert("RGB"), _apply(transform, probe)))
+    return bool(np.abs(before - after).max() <= _SRGB_TOLERANCE)
+
+
+def _apply(transform: ImageCms.ImageCmsTransform, image: Image.Image) -> Image.Image:
+    converted = ImageCms.applyTransform(image, transform)
+    if converted is None:  # only a transform in place returns None
+        raise ValueError("littlecms returned no image")
+    return converted
+
+
+def check_tiff(data: bytes, max_pixels: int) -> None:
+    """Refuse a TIFF whose first directory costs more than its image. Does nothing for files of other formats.
+
+    Raises Malformed (unreadable, BigTIFF), TooLarge (tags, strips, tiles) and InvalidInput (several pictures).
+    """
+    if data[:4] not in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):
+        return
+    if data[2:4] in (b"+\0", b"\0+"):
+        raise Malformed("the file is a BigTIFF; save it as a plain TIFF or PNG")
+    order = "<" if data[:2] == b"II" else ">"
+    try:
+        (start,) = struct.unpack_from(f"{order}I", data, 4)
+        (count,) = struct.unpack_from(f"{order}H", data, start)
+        if count > MAX_TAGS:
+            raise TooLarge(f"the TIFF has {count:,} tags, more than {MAX_TAGS}; save it again")
+        entries = [struct.unpack_from(f"{order}HHI4s", data, start + 2 + 12 * place) for place in range(count)]
+        (following,) = struct.unpack_from(f"{order}I", data, start + 2 + 12 * count)
+    except struct.error as error:
+        raise Malformed("the TIFF is cut off; send it again") from error
+    if following:
+        raise InvalidInput("the TIFF holds several pictures; send one as a file")
+    if sum(_SIZES.get(kind, 1) * number for _, kind, number, _ in entries) > len(data):
+        raise TooLarge("the tags of the TIFF are larger than the file; save it again")
+    if any(number > MAX_STRIPS for tag, _, number, _ in entries if tag in _STRIPS):
+        raise TooLarge(f"the TIFF has more than {MAX_STRIPS:,} strips or tiles; save it again")
+    sides = [
+        struct.unpack(f"{order}H", value[:2])[0] if kind == 3 else struct.unpack(f"{order}I", value)[0]
+        for tag, kind, _, value in entries
+        if tag in _TILE
+    ]
+    if len(sides) == len(_TILE) and sides[0] * sides[1] > max_pixels:
+        raise TooLarge(f"the TIFF has tiles of {sides[0]}×{sides[1]} pixels; save it in strips")
+
+
+class PngHeader(NamedTuple):
+    """Bits per channel; size in pixels; colour type: 0 grey, 2 RGB, 3 palette, 4 grey + alpha, 6 RGB + alpha."""
+
+    bits: int
+    colour_type: int
+    width: int
+    height: int
+
+
+def png_header(data: bytes) -> PngHeader | None:
+    """Read a PNG's header; None if the bytes do not begin like a PNG."""
+    if not data.startswith(_PNG_SIGNATURE) or len(data) <= _PNG_COLOUR:
+        return None
+    width, height = struct.unpack_from(">II", data, _PNG_SIZE)
+    return PngHeader(data[_PNG_BIT_DEPTH], data[_PNG_COLOUR], width, height)
+
+
+def refuse_missing_rows(data: bytes) -> None:
+    """Refuse a PNG whose pixel data ends early without an error: Pillow would fill the rest with black."""
+    width, height = struct.unpack_from(">II", data, _PNG_SIZE)
+    bits = data[_PNG_BIT_DEPTH] * _PNG_CHANNELS[data[_PNG_COLOUR]]
+    passes = _ADAM7 if data[_PNG_INTERLACE] else ((0, 0, 1, 1),)
+    missing = 0
+    for left, top, across, down in passes:
+        columns, rows = -((left - width) // across), -((top - height) // down)
+        missing += rows * (1 + (columns * bits + 7) // 8) if columns > 0 else 0
+    inflater = zlib.decompressobj()
+    for packed in _png_pixel_data(data):
+        while packed and missing > 0:
+            missing -= len(inflater.decompress(packed, _INFLATED_AT_ONCE))
+            packed = inflater.unconsumed_tail
+    if missing > 0:
+        raise Malformed("the image is broken (pixel data are missing); export it again")
+
+
+def _png_pixel_data(data: bytes) -> Iterator[bytes]:
+    at = 8
+    while at + 8 <= len(data):
+        length, kind = struct.unpack_from(">I4s", data, at)
+        if kind == b"IDAT":
+            yield data[at + 8 : at + 8 + length]
+        at += 12 + length

@@ -18,7 +18,7 @@ from openai import APIConnectionError, APIStatusError, AsyncOpenAI, Omit, omit
 from shared.certificates import tls_fault, trusted
 from shared.http_statuses import refuses_content
 from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput
-from shared.reply_limits import IDENTITY, LimitedStream, refuse_compression
+from shared.server_replies import IDENTITY, LimitedStream, refuse_compression
 from shared.weights import Server
 
 ATTEMPTS = 3

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, JsonValue, model_validator
 
 from shared.profile_unets import InputLayer, MergedLora, WholeUNet
-from shared.schemas.instructions import EditedRegion
+from shared.schemas.diffusion import EditedRegion
 from shared.schemas.service import WeightsInfo
 from shared.seeds import derive_digest
 from shared.weights import Section, Server, Weights

@@ -4,16 +4,22 @@ Known are a block of reasoning before the answer (also without its opening tag, 
 prompt), the channels of gpt-oss, the token that ends a turn, a code fence around the whole reply, and an introduction
 ("Here is the caption:"). Anything else that is no answer raises UnusableReply, with the server and the reply's first
 words, and is counted in `contrafact_unusable_replies`.
+
+Limit the bytes of an external server's reply while they are read.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncIterable, AsyncIterator
 
+import httpx
 from prometheus_client import Counter
 
-from shared.problems import BEGINS, UnusableReply
+from shared.problems import BEGINS, DependencyFailed, UnusableReply
 
+IDENTITY = {"Accept-Encoding": "identity"}
+"""Asks for a reply without compression: a small compressed reply can unpack to more than the memory holds."""
 REVISION = "2"  # increase it whenever the same reply of a server is read differently
 UNUSABLE_REPLIES = Counter(
     "contrafact_unusable_replies",
@@ -116,3 +122,33 @@ def beginning(reply: str) -> str:
     """A sentence that quotes the first words of a reply; empty for one without words."""
     words = " ".join(reply.split())
     return f"{BEGINS}{words if len(words) <= _QUOTED else f'{words[:_QUOTED]}…'!r}" if words else ""
+
+
+def refuse_compression(reply: httpx.Response, server: str) -> None:
+    """Raises DependencyFailed for a compressed reply. Its sentence begins with `server`."""
+    if reply.headers.get("content-encoding", "identity") != "identity":
+        raise DependencyFailed(f"{server} sent a compressed reply; make it honour Accept-Encoding")
+
+
+async def limited(chunks: AsyncIterable[bytes], max_bytes: int, server: str) -> AsyncIterator[bytes]:
+    """The chunks of a body. Raises DependencyFailed beyond `max_bytes`; its sentence begins with `server`."""
+    size = 0
+    async for chunk in chunks:
+        size += len(chunk)
+        if size > max_bytes:
+            raise DependencyFailed(f"{server} sent more than {max_bytes:,} bytes")
+        yield chunk
+
+
+class LimitedStream(httpx.AsyncByteStream):
+    """The stream of a reply that another library reads, with the limit of `limited`."""
+
+    def __init__(self, stream: httpx.AsyncByteStream, max_bytes: int, server: str) -> None:
+        self._stream = stream
+        self._chunks = limited(stream, max_bytes, server)
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._chunks
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()

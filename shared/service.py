@@ -16,6 +16,10 @@ A service's `app.py` gives a name, a `load` function and its endpoints (`torch_s
 it returns, `/readyz` and every endpoint answer 503 and report the progress (`shared.load_progress`). If the profile
 names a server, `/readyz` also checks it. When the model breaks, `/healthz` answers 503 and the process ends
 (`shared.model_health`). This module does not import torch.
+
+Whether a language or vision server that a profile names answers: llama.cpp's, vLLM's and TGI's `/health`.
+
+The parts of a model service's OpenAPI document that FastAPI cannot see, because it does not parse the bodies.
 """
 
 from __future__ import annotations
@@ -28,10 +32,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequen
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from functools import partial
+from http import HTTPStatus
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakSet
 
+import httpx
 from fastapi import FastAPI, Request
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.responses import Response
@@ -40,8 +46,8 @@ from shared import __version__, problem_replies, server_replies
 from shared import logging as json_logging
 from shared.asgi import AccessLog, BoundedRequests
 from shared.batch_metrics import BatchMetrics
-from shared.batch_queue import BatchPolicy
-from shared.batching import MicroBatcher
+from shared.batching import BatchPolicy, MicroBatcher
+from shared.certificates import tls_fault, trusted
 from shared.device_errors import is_device_failure, is_out_of_memory
 from shared.endpoints import HEALTHZ, INFO, METRICS, READYZ, Description, Endpoint, Reply
 from shared.endpoints import Request as RequestBody
@@ -49,18 +55,17 @@ from shared.gpu import gpu_of
 from shared.load_progress import LoadProgress
 from shared.memory_metrics import add_memory_metrics
 from shared.model_health import ModelHealth, end_process_when_broken
-from shared.problems import DeadlineExceeded, DeviceFailed, NotReady
-from shared.schemas.base import MAX_MESSAGE_BYTES
-from shared.schemas.problems import ProblemDocument
+from shared.problems import MEDIA_TYPE, DeadlineExceeded, DeviceFailed, NotReady
+from shared.schemas.base import MAX_MESSAGE_BYTES, Contract, ProblemDocument
 from shared.schemas.service import NO_RUNTIMES, GpuInfo, Runtimes, ServiceInfo, WeightsInfo
 from shared.seeds import derive_digest
-from shared.server_health import refuse_unready
-from shared.service_openapi import Schemas, describe_request, extend_openapi, problem_responses
-from shared.service_requests import DEADLINE_HEADER, parse, read_deadline
-from shared.service_settings import ServiceSettings
+from shared.service_settings import DEADLINE_HEADER, MAX_DEADLINE_SECONDS, ServiceSettings, parse, read_deadline
 from shared.turns import START_TIME_HEADER, ComputeTurns, start_time_from, work_started
 from shared.weights import FROM_SERVER, Server
 
+Schemas = dict[str, Any]  # JSON schema by name
+SECONDS = 3.0  # shorter than the timeout of the service's own probes
+RETRY_AFTER = 5.0
 # Loaders patch module creation for the whole process while they run ("meta" parameters). Two loaders at a time would
 # leave models without weights.
 LOADING = threading.Lock()
@@ -311,3 +316,59 @@ def _library_versions() -> list[str]:
         with suppress(PackageNotFoundError):
             versions.append(f"{name} {version(name)}")
     return versions
+
+
+async def refuse_unready(server: Server) -> None:
+    """Ask the server's `/health`. Raises NotReady if nothing answers, or if it says that it is loading or broken (5xx).
+
+    A server that has no such page (404) or requires a key for it (401) counts as ready.
+    """
+    root = server.url.rstrip("/").removesuffix("/v1")
+    try:
+        async with httpx.AsyncClient(timeout=SECONDS, verify=trusted(server.ca_file)) as client:
+            reply = await client.get(f"{root}/health")
+    except httpx.HTTPError as error:
+        if fault := tls_fault(error):
+            raise NotReady(f"the server at {server.url} cannot be used: {fault}", retry_after=RETRY_AFTER) from error
+        raise NotReady(
+            f"the server at {server.url} does not answer: start it, or correct the profile's `url` "
+            f"({type(error).__name__})",
+            retry_after=RETRY_AFTER,
+        ) from error
+    if reply.status_code >= 500:
+        raise NotReady(
+            f"the server at {server.url} is not ready (status {reply.status_code}): wait until it has loaded "
+            f"{server.model}, or read its log",
+            retry_after=RETRY_AFTER,
+        )
+
+
+def describe_request(body: type[Contract], schemas: Schemas) -> dict[str, Any]:
+    """The description of an endpoint's body and deadline. Adds the body's schemas to `schemas`."""
+    schema = body.model_json_schema(ref_template="#/components/schemas/{model}")
+    schemas |= schema.pop("$defs", {})
+    schemas[body.__name__] = schema
+    reference = {"$ref": f"#/components/schemas/{body.__name__}"}
+    seconds = {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_DEADLINE_SECONDS}
+    return {
+        "requestBody": {"required": True, "content": {"application/json": {"schema": reference}}},
+        "parameters": [{"name": DEADLINE_HEADER, "in": "header", "required": False, "schema": seconds}],
+    }
+
+
+def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI's `responses` for problem documents."""
+    content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemDocument"}}}
+    return {status: {"description": HTTPStatus(status).phrase, "content": content} for status in statuses}
+
+
+def extend_openapi(app: FastAPI, schemas: Schemas) -> None:
+    """Add `schemas`, as they are when the document is read, to an app's OpenAPI document."""
+    plain_openapi = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        document = plain_openapi()
+        document.setdefault("components", {}).setdefault("schemas", {}).update(schemas)
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]  # FastAPI's documented way to extend the document

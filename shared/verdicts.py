@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from shared.schemas.effects import BEYOND, LEAST_SOURCES, CellEffect, Metric
-from shared.schemas.estimates import Interval
+from shared.schemas.effects import BEYOND, LEAST_SOURCES, CellEffect, Interval, Metric
 from shared.schemas.results import JobResults, ModelResults
 from shared.wording import (
     change_in_words,

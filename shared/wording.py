@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from shared.schemas.effects import Cell, CellEffect, Metric
-from shared.schemas.estimates import Estimate, Interval, Rate
+from shared.schemas.effects import Cell, CellEffect, Estimate, Interval, Metric, Rate
 from shared.schemas.masks import ALL_CLASSES
-from shared.schemas.results import Funnel, JobResults
-from shared.schemas.review_results import MethodReviews
+from shared.schemas.results import Funnel, JobResults, MethodReviews
 
 NO_FINDING = "No finding: no effect is both significant (Benjamini-Hochberg at 5 %) and beyond 5 points."
 NO_PAIR_COUNTS = "No pair of images counts, so nothing was compared."

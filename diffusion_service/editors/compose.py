@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from shared.images import Pixels
 from shared.regions import Mask, box_of, connected_regions
-from shared.schemas.compositions import Composition, Place
+from shared.schemas.diffusion import Composition, Place
 
 LEAST_SHARE = 0.005  # of the image's area; a smaller object is taken for a mistake of the segmenter
 MOST_SHARE = 0.6  # of the image's area; around a larger object there is no background

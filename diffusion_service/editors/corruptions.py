@@ -22,7 +22,7 @@ from torch import Tensor
 
 from shared.images import Pixels, to_array
 from shared.problems import InvalidInput
-from shared.schemas.corruptions import Corruption, CorruptionKind
+from shared.schemas.diffusion import Corruption, CorruptionKind
 
 REFERENCE_SIDE = 224  # pixels; the table's lengths are for this side
 LEAST_SIDE = 8  # pixels: smaller images cannot be blurred

@@ -27,7 +27,7 @@ from shared.images import Pixels, digest
 from shared.load_progress import reading
 from shared.problems import InvalidInput, NotFinite
 from shared.profile_instruct import InstructPix2Pix
-from shared.schemas.instructions import InstructRequest
+from shared.schemas.diffusion import InstructRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from shared.images import Pixels
 from shared.load_progress import reading
 from shared.problems import InvalidInput, NotFinite
 from shared.profile_instruct import OneStep
-from shared.schemas.instructions import InstructRequest
+from shared.schemas.diffusion import InstructRequest
 
 
 def load_one_step(profile: OneStep, networks: StableDiffusion) -> OneStepEditor:

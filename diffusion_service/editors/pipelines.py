@@ -3,6 +3,10 @@
 `PIPELINES` lists the supported classes and how each is called. Weights are safetensors from a folder or from the Hub's
 cache; nothing is downloaded, and no code of a repository runs. Images are edited at the pipeline's native area; pixels
 that must stay are the source's.
+
+The processor of Qwen-Image-Edit's text encoder for images and text, without its part for videos.
+
+transformers' own needs torchvision for videos, which no pipeline of diffusers sends.
 """
 
 from __future__ import annotations
@@ -18,15 +22,20 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor, nn
+from transformers import Qwen2Tokenizer
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+from transformers.models.qwen2_vl.processing_qwen2_vl import Qwen2VLProcessor
+from transformers.processing_utils import ProcessorMixin
 
-from diffusion_service.editors.qwen_processor import load_processor
 from diffusion_service.geometry import fit_area, fit_by_stretching, to_model, to_source
 from diffusion_service.stable_diffusion import NOT_FINITE
 from shared.images import Pixels
 from shared.load_progress import reading
 from shared.problems import InvalidInput, NotFinite
 from shared.profile_instruct import INPAINTING, InstructPipeline, PipelineName
+from shared.weights import Weights
 
+FOLDER = "processor"
 MULTIPLE = 32  # pixels; every supported pipeline takes sizes in multiples of it
 COMPLETE_VERSION = "0.42.1"  # of diffusers, which has all of these classes
 
@@ -201,3 +210,21 @@ def count_passes(network: nn.Module) -> Iterator[list[int]]:
         yield passes
     finally:
         handle.remove()
+
+
+class ImageTextProcessor(Qwen2VLProcessor):  # type: ignore[misc]  # transformers has no types
+    """`Qwen2VLProcessor` for images and text."""
+
+    def __init__(self, image_processor: Any, tokenizer: Any, chat_template: str | None = None) -> None:
+        self.image_token, self.video_token = "<|image_pad|>", "<|video_pad|>"
+        self.image_token_id, self.video_token_id = tokenizer.convert_tokens_to_ids([self.image_token, self.video_token])
+        ProcessorMixin.__init__(self, image_processor, tokenizer, chat_template=chat_template)
+
+
+def load_processor(weights: Weights) -> ImageTextProcessor:
+    """The processor in a pipeline's folder, with Pillow's resizing. Raises OSError if files are missing."""
+    parts = [
+        cls.from_pretrained(weights.location, subfolder=FOLDER, revision=weights.hub_revision, local_files_only=True)
+        for cls in (Qwen2VLImageProcessorPil, Qwen2Tokenizer)
+    ]
+    return ImageTextProcessor(*parts)

@@ -20,10 +20,9 @@ from torch.nn.functional import interpolate, max_pool2d
 
 from diffusion_service.alignment import Alignment, align, positions
 from diffusion_service.attention import AttentionMaps, CrossEdit, Injection
-from diffusion_service.editors.inversion import Inversion
+from diffusion_service.editors.inversion import Inversion, Steps
 from diffusion_service.prompts import Conditioning
 from diffusion_service.stable_diffusion import Control, StableDiffusion
-from diffusion_service.steps import Steps
 from shared.images import Pixels
 from shared.problems import InvalidInput, NotFinite
 from shared.schemas.diffusion import LocalBlend, PromptEdit

@@ -15,19 +15,18 @@ from PIL import Image
 from contrafact import plan_text
 from contrafact.client import Client
 from contrafact.command_line import messages
-from contrafact.job_progress import follow_job
 from contrafact.outcome import Outcome, is_flipped
+from contrafact.progress_display import follow_job
 from contrafact.testing import InProcessOptions, JobFailed
 from embedded.library.datasets import ImageSet, read_dataset
 from embedded.library.images import UNUSABLE, first_pixels, named_problem, png_of, read_image
 from embedded.library.models import Alias, Upload, own_classes, prepare_model
-from embedded.log import quiet_libraries
-from embedded.run import LOG, Embedded, run_embedded
+from embedded.run import LOG, Embedded, quiet_libraries, run_embedded
 from evaluator_service.models_under_test.in_process import InProcessModel, refuse_other_rows
 from shared.endpoints import INFO
 from shared.problems import NotReady, Problem, from_reply
 from shared.schemas.jobs import JobDetail, JobRequest, ManifestImage, MethodChoice, MethodInfo
-from shared.schemas.result_rows import CounterfactualView
+from shared.schemas.results import CounterfactualView
 from shared.testsets import distinct
 
 PICTURED = 48  # counterfactuals whose pictures an outcome holds

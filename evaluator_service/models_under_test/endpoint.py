@@ -27,12 +27,11 @@ from pydantic import BaseModel, ValidationError
 from shared.certificates import tls_fault, trusted
 from shared.chunks import chunks
 from shared.http_statuses import RETRIED, refuses_content, retry_seconds
-from shared.images import Pixels, decode
-from shared.png_files import png_header
+from shared.images import Pixels, decode, png_header
 from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput, Problem
 from shared.profile_evaluator import ModelEndpoint
-from shared.reply_limits import IDENTITY, limited, refuse_compression
 from shared.schemas.base import Kind
+from shared.server_replies import IDENTITY, limited, refuse_compression
 
 ATTEMPTS = 5
 LONGEST_PAUSE = 10.0

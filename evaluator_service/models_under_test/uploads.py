@@ -4,6 +4,12 @@
 
 The processes can always be started again. The service opens URLs of one host only, the object store that the operator
 names (`CONTRAFACT_MODEL_ORIGIN`), follows no redirect, and verifies the digest of each package.
+
+Limit how many images an uploaded model gets at once, from the time that earlier images took.
+
+A batch that exceeds its time limit ends the process and quarantines the model, even if each of its images is within the
+limit. So an image that is larger than all earlier ones runs alone. Later batches have the number of images that would
+take half of the limit, assuming that each takes as long as the largest so far.
 """
 
 from __future__ import annotations
@@ -12,6 +18,7 @@ import asyncio
 import hashlib
 import tarfile
 import tempfile
+import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,11 +32,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluator_service.models_under_test.messages import Limits
-from evaluator_service.models_under_test.pace import Pace
 from evaluator_service.models_under_test.quarantine import Quarantine
 from evaluator_service.models_under_test.sandbox import ProcessKilled, Sandbox
 from evaluator_service.models_under_test.spawner import Spawner
-from shared.batching import MicroBatcher
+from shared.batching import BatchTooLong, MicroBatcher
 from shared.certificates import trusted
 from shared.images import Pixels
 from shared.problems import DependencyFailed, DeviceFailed, InvalidInput, ModelStopped, NotFinite, NotFound, TooLarge
@@ -37,6 +43,7 @@ from shared.schemas.evaluation import UploadedModel
 from shared.schemas.models import is_model_file
 from shared.service import MakeBatcher
 
+SHARE = 0.5  # of the limit: a batch may take longer than its images did
 CACHED = 4
 LOADS_AT_ONCE = 2
 MAX_BYTES = 8 * 1024**3  # far above the gateway's own limit
@@ -257,3 +264,36 @@ def unpack(package: IO[bytes], folder: Path) -> None:
                         file.write(chunk)
     except (tarfile.TarError, FileExistsError) as error:
         raise InvalidInput("the package of the model under test is not a plain tar; add the model again") from error
+
+
+class Pace:
+    """Seconds per image of the largest images so far, of one model."""
+
+    def __init__(self, batch_seconds: float) -> None:
+        """`batch_seconds` is the time limit of a batch."""
+        self._seconds = SHARE * batch_seconds
+        self._largest = 0
+        self._seconds_per_image = 0.0
+
+    def check(self, images: Sequence[Pixels]) -> None:
+        """Raise BatchTooLong unless the images (height × width × 3) may run at once."""
+        if len(images) == 1:
+            return
+        if _largest(images) > self._largest:
+            raise BatchTooLong(f"images of {_largest(images):,} pixels have not been timed yet")
+        if len(images) * self._seconds_per_image > self._seconds:
+            raise BatchTooLong(f"an image takes {self._seconds_per_image:.1f} s; these may take {self._seconds:g} s")
+
+    @contextmanager
+    def time_batch(self, images: Sequence[Pixels]) -> Iterator[None]:
+        """Time a batch that runs in the block; one that fails does not count."""
+        started = time.monotonic()
+        yield
+        if (largest := _largest(images)) >= self._largest:
+            self._largest = largest
+            self._seconds_per_image = (time.monotonic() - started) / len(images)
+
+
+def _largest(images: Sequence[Pixels]) -> int:
+    """Pixels of the largest image."""
+    return max(int(image.shape[0] * image.shape[1]) for image in images)

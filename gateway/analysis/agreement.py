@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gateway.analysis.certainty import LEVEL, mean_interval
 from gateway.analysis.effects import Floats, Integers
-from shared.schemas.estimates import Estimate
+from shared.schemas.effects import Estimate
 
 RESAMPLES = 500
 FEWEST_DRAWS = 0.9  # share of resamples in which α must be defined

@@ -23,7 +23,7 @@ from scipy.sparse import csr_array, hstack, vstack
 from gateway.analysis.certainty import LEVEL, mean_interval
 from gateway.analysis.effects import Differences, Floats, Integers
 from gateway.analysis.limits import LEAST_SOURCES
-from shared.schemas.estimates import Bounds, Interval
+from shared.schemas.effects import Bounds, Interval
 
 MOST_CHOICES = 10_000  # above, refused edits and lost pairs share one budget, which is wider and takes no programme
 

@@ -37,8 +37,7 @@ from gateway.analysis.validity_model import (
     lowest_probability,
 )
 from shared.schemas.calibration import CheckErrorRates, ClassErrorRates, FittedThresholds, FittedValidity
-from shared.schemas.effects import CheckErrors
-from shared.schemas.estimates import Rate
+from shared.schemas.effects import CheckErrors, Rate
 from shared.schemas.validity import VALIDITY
 
 LEAST_OF_EACH = 10  # valid images, and as many invalid ones, from which errors are reported

@@ -14,8 +14,7 @@ from scipy.stats import chi2, norm, t
 from gateway.analysis.betting import anytime_interval, betting_interval, betting_p, images_to_refute
 from gateway.analysis.effects import Floats, Integers
 from gateway.analysis.limits import FALSE_DISCOVERY_RATE
-from shared.schemas.effects import Metric
-from shared.schemas.estimates import Interval, MeanOverlap, Rate
+from shared.schemas.effects import Interval, MeanOverlap, Metric, Rate
 
 LEVEL = 0.95
 RESAMPLES = 4_000

@@ -17,8 +17,7 @@ from gateway.analysis.effects import Floats, Integers, Scores, Units
 from gateway.analysis.limits import BEYOND
 from gateway.analysis.releases import NOT_TESTED, Place, common_rows, family_tests, members_of, names_of
 from shared.schemas.comparisons import CellDifference, Judgement, Pairing
-from shared.schemas.effects import Cell
-from shared.schemas.estimates import Interval
+from shared.schemas.effects import Cell, Interval
 from shared.schemas.results import Relation
 
 JUDGEMENTS: tuple[Judgement, ...] = ("worse", "better", "no difference found", "too few images")

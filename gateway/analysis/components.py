@@ -14,7 +14,7 @@ import numpy as np
 
 from gateway.analysis.effects import Floats, Integers, Outcomes
 from gateway.analysis.limits import LEAST_SOURCES
-from shared.schemas.estimates import Estimate, NextStep, Purchase, VarianceComponents
+from shared.schemas.effects import Estimate, NextStep, Purchase, VarianceComponents
 
 RESAMPLES = 400
 

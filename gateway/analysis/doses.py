@@ -9,7 +9,7 @@ import numpy as np
 from gateway.analysis.certainty import LEVEL, mean_interval
 from gateway.analysis.effects import Floats
 from gateway.analysis.limits import BEYOND, LEAST_SOURCES
-from shared.schemas.estimates import Interval
+from shared.schemas.effects import Interval
 
 Trend = Literal["grows", "shrinks", "no trend established", "too few images"]
 Return = Literal["returns", "returns in part", "does not return", "undecided", "too few images"]

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from gateway.analysis.effects import Integers, Outcomes
-from shared.schemas.corruptions import SEVERITIES
-from shared.schemas.estimates import FailurePoints
+from shared.schemas.diffusion import SEVERITIES
+from shared.schemas.effects import FailurePoints
 
 NEVER = SEVERITIES[-1] + 1
 

@@ -25,8 +25,7 @@ from gateway.analysis.validity import (
     pooled_errors,
     valid_shares,
 )
-from shared.schemas.effects import Cell, CellEffect, CheckErrors, Pool, Standing, ValidEffect
-from shared.schemas.estimates import Interval
+from shared.schemas.effects import Cell, CellEffect, CheckErrors, Interval, Pool, Standing, ValidEffect
 from shared.seeds import derive_seed
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from gateway.analysis.certainty import LEVEL, clustered_rate, mean_interval
 from gateway.analysis.effects import Floats, Integers, Originals, Outcomes, Units
-from shared.schemas.estimates import ProbabilityChange
+from shared.schemas.effects import ProbabilityChange
 from shared.schemas.metrics import Accuracy, AllOrNone, PaperMetrics
 
 ACCURACIES = (1, 5)

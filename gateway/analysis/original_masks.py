@@ -12,7 +12,7 @@ from scipy.stats import t
 from gateway.analysis.certainty import LEVEL, cluster_interval
 from gateway.analysis.effects import Floats, Integers, Units
 from gateway.analysis.originals import LEAST_OTHERS, SOUND
-from shared.schemas.estimates import MeanOverlap
+from shared.schemas.effects import MeanOverlap
 from shared.schemas.metrics import OriginalsStanding
 
 SAME = 0.5  # IoU above which one class at most can be meant by a predicted one

@@ -12,7 +12,7 @@ from scipy.optimize import linear_sum_assignment
 
 from gateway.analysis.certainty import clustered_rate, effective_trials
 from gateway.analysis.effects import Integers, Originals
-from shared.schemas.estimates import Rate
+from shared.schemas.effects import Rate
 from shared.schemas.metrics import OriginalsStanding
 
 QUANTILE = 1.96  # of the normal distribution, one-sided 2.5 %

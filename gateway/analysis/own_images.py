@@ -15,7 +15,7 @@ from scipy.special import softmax
 from gateway.analysis.certainty import LEVEL
 from gateway.analysis.effects import Floats
 from gateway.analysis.limits import LEAST_SOURCES
-from shared.schemas.estimates import ChosenBy, Interval, Rate
+from shared.schemas.effects import ChosenBy, Interval, Rate
 
 LEAST_MARKED = LEAST_SOURCES  # decided images of the scorer's choice from which unmarked ones do not count
 TO_MARK = 48  # images of the scorer's choice

@@ -21,7 +21,7 @@ from scipy.stats import t
 from gateway.analysis.certainty import LEVEL, score_interval
 from gateway.analysis.effects import Floats, Integers
 from gateway.analysis.thresholds import Booleans
-from shared.schemas.estimates import Estimate
+from shared.schemas.effects import Estimate
 
 LEAST_REVIEWED = 20  # images, of as many source images
 

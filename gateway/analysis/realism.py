@@ -9,7 +9,7 @@ import numpy as np
 
 from gateway.analysis.certainty import LEVEL
 from gateway.analysis.effects import Floats, Integers
-from shared.schemas.estimates import Estimate
+from shared.schemas.effects import Estimate
 
 RESAMPLES = 1_000
 

@@ -18,8 +18,7 @@ from scipy.stats import false_discovery_control
 from gateway.analysis.certainty import LEVEL, cluster_interval, mean_interval, p_beyond
 from gateway.analysis.effects import Floats, Grouped, Integers, Scores, Units
 from gateway.analysis.limits import FALSE_DISCOVERY_RATE, LEAST_SOURCES
-from shared.schemas.effects import Cell, Metric
-from shared.schemas.estimates import Interval
+from shared.schemas.effects import Cell, Interval, Metric
 from shared.schemas.results import Relation
 from shared.schemas.suites import CellComparison, Judgement
 from shared.seeds import derive_seed

@@ -24,8 +24,7 @@ from gateway.analysis.certainty import effective_trials
 from gateway.analysis.effects import Floats, Integers
 from gateway.analysis.limits import LEAST_OF_CLASS
 from gateway.analysis.validity import DRAWS
-from shared.schemas.effects import Cell, Pool
-from shared.schemas.estimates import Estimate
+from shared.schemas.effects import Cell, Estimate, Pool
 
 LEAST_ACCEPTED, LEAST_REJECTED = 20, 10  # size of the random sample from which an estimate is reported
 LEAST_OWN = 10  # reviewed changed images of a cell that take the place of the sample of other cells

@@ -12,7 +12,7 @@ from gateway.analysis.certainty import LEVEL
 from gateway.analysis.effects import Floats, Integers
 from gateway.analysis.limits import LEAST_SOURCES
 from shared.label_maps import hits_and_union, overlaps
-from shared.schemas.estimates import Interval
+from shared.schemas.effects import Interval
 from shared.schemas.metrics import ConfusionMatrix, SegmentationScores
 
 LEAST_OF_POOLED_CLASS = 3  # groups with a class, from which the pooled interval covers (docs/measurements.md)

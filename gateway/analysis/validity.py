@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from gateway.analysis.certainty import effective_trials, mean_interval
 from gateway.analysis.effects import Floats, Integers
 from gateway.analysis.limits import BEYOND, LEAST_OF_CLASS
-from shared.schemas.effects import Cell, CheckErrors, Pool, ValidEffect
-from shared.schemas.estimates import Interval
+from shared.schemas.effects import Cell, CheckErrors, Interval, Pool, ValidEffect
 
 DRAWS = 20_000
 LEAST_OF_EACH = 10  # valid ones, and as many invalid ones, of a class whose own errors are used

@@ -18,7 +18,7 @@ from scipy.special import expit
 
 from gateway.analysis.effects import Floats, Integers
 from gateway.analysis.thresholds import REFUSED, Booleans, auroc
-from shared.schemas.estimates import Estimate
+from shared.schemas.effects import Estimate
 from shared.schemas.validity import EditKind, SignalWeight, ValidityModel
 
 FOLDS = 5

@@ -6,7 +6,7 @@ from fastapi import APIRouter
 
 from gateway.api.dependencies import Gateway, problems
 from gateway.jobs import choices
-from gateway.operations.probes import refuse_unready
+from gateway.operations.startup import refuse_unready
 from shared.endpoints import HEALTHZ, READYZ
 from shared.schemas.jobs import MethodsReply
 from shared.schemas.profiles import ProfilesReply

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from gateway.context import Context
 from shared.problems import InvalidInput
-from shared.schemas.problems import ProblemDocument
+from shared.schemas.base import ProblemDocument
 
 # Not `"model": ProblemDocument`: FastAPI would build a validator for each status of each route, 0.4 s of the start.
 PROBLEM: dict[str, object] = {

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from shared.schemas.base import Contract, JsonObject
+from shared.schemas.base import Contract, JsonObject, ProblemDocument
 from shared.schemas.images import ImageView
 from shared.schemas.jobs import EventView, JobDetail, JobSpec, JobView, ManifestImage
-from shared.schemas.problems import ProblemDocument
-from shared.schemas.result_rows import CounterfactualView
+from shared.schemas.results import CounterfactualView
 
 _BUS, _NIGHT, _NULL, _EDGES = "5c" * 32, "9f" * 32, "31" * 32, "77" * 32
 

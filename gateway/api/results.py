@@ -19,7 +19,7 @@ from gateway.results.counterfactuals import Listing
 from gateway.results.failure_points import failure_points_page
 from shared.problems import NotFound
 from shared.schemas.reports import JobReport, ReportFormat
-from shared.schemas.result_rows import CounterfactualDetail, FailurePointsPage, ResultsPage
+from shared.schemas.results import CounterfactualDetail, FailurePointsPage, ResultsPage
 
 router = APIRouter(tags=["results"])
 

@@ -12,7 +12,7 @@ from gateway.feedback import calibration, marks, reviews
 from gateway.feedback.ratings import sync_job
 from gateway.jobs import jobs
 from shared.schemas.calibration import JobCalibration
-from shared.schemas.doses import DoseRequest
+from shared.schemas.effects import DoseRequest
 from shared.schemas.jobs import Digest, JobDetail
 from shared.schemas.own_images import MarkRequest, MarkView, OwnImagesView
 from shared.schemas.reviews import ConfirmationJob, ConfirmationRequest, ReviewRequest, ReviewsPage, ReviewView

@@ -4,6 +4,8 @@ FastAPI parses forms before it runs dependencies, so a check there would let a s
 ASGI middleware. It sets `owner` (an id) and `reviewer` in `request.state`. A caller sends an API key, or a browser the
 cookie of its session. Without API keys (embedded mode) every caller is the local owner, so only this machine is served,
 and pages of other sites are refused.
+
+The size of a request's body: declared, and counted while it comes in.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import hashlib
 import hmac
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from ipaddress import ip_address
 from urllib.parse import SplitResult, quote, urlsplit
 
@@ -23,7 +25,6 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.auth import keys
-from gateway.auth.body_sizes import count_bytes, declared_length
 from gateway.auth.keys import PREFIX, Caller, Limits
 from gateway.context import Context
 from gateway.database.sessions import DATABASE_AWAY
@@ -31,9 +32,10 @@ from gateway.database.tables import LOCAL_OWNER
 from shared.admission import Spool
 from shared.endpoints import HEALTHZ, READYZ
 from shared.problem_replies import problem_reply
-from shared.problems import Forbidden, Malformed, NotReady, Problem, Unauthorized
+from shared.problems import Forbidden, Malformed, NotReady, Problem, TooLarge, Unauthorized
 from shared.storage import LINK_PATH
 
+LUMP_BYTES = 8 * 1024**2  # bodies of unknown length are counted in steps of this size
 OPEN_PATHS = frozenset({HEALTHZ, READYZ, "/openapi.json", "/login"})
 FORM_PATH = "/"
 PLAN_PATH = "/plan"  # the same form before it is sent: with an archive or masks, whole files
@@ -272,3 +274,42 @@ def _refusal(problem: Problem, scope: Scope, headers: Headers) -> Response:
         target = quote(scope["path"]) + (f"?{query}" if query else "")
         return RedirectResponse(f"/login?next={quote(target, safe='')}", 303)
     return problem_reply(problem, scope["path"])
+
+
+def declared_length(length: str | None, most: int) -> int | None:
+    """The Content-Length of a request, None without one. Raises Malformed, and TooLarge beyond `most` bytes."""
+    if length is None:
+        return None
+    if not (length.isascii() and length.isdigit()):
+        raise Malformed(f"Content-Length is {length!r}; it must be a number of bytes")
+    if int(length) > most:
+        raise _too_large(most)
+    return int(length)
+
+
+def count_bytes(
+    receive: Receive, most: int, paid: int, pay: Callable[[int], Awaitable[None]], spooled: Callable[[int], None]
+) -> Receive:
+    """Count the body. `paid` bytes are charged to the key already; further ones are charged per `LUMP_BYTES`."""
+    received = 0
+
+    async def counting() -> Message:
+        nonlocal received, paid
+        message = await receive()
+        size = len(message.get("body", b""))
+        received += size
+        if received > most:
+            raise _too_large(most)
+        spooled(size)
+        while received > paid:
+            await pay(min(LUMP_BYTES, most))
+            paid += LUMP_BYTES
+        return message
+
+    return counting
+
+
+def _too_large(most: int) -> TooLarge:
+    return TooLarge(
+        f"the body is larger than {most:,} bytes; send less, or images one by one with PUT /images/{{digest}}"
+    )

@@ -31,8 +31,7 @@ from shared.problems import Conflict, InvalidInput
 from shared.profile_diffusion import Diffusion
 from shared.profile_instruct import Instruct, InstructPix2Pix, InstructServer
 from shared.schemas.base import JsonObject
-from shared.schemas.doses import FULL_DOSE, MOST_DOSED_EDITS, DoseParameter, DoseRequest
-from shared.schemas.effects import Cell
+from shared.schemas.effects import FULL_DOSE, MOST_DOSED_EDITS, Cell, DoseParameter, DoseRequest
 from shared.schemas.jobs import JobDetail, JobSpec, ManifestImage, MethodChoice
 from shared.schemas.results import JobResults
 from shared.schemas.validity import VALIDITY

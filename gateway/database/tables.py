@@ -2,6 +2,8 @@
 
 Ids of source images, counterfactuals and predictions derive from their content (`shared.seeds.derive_id`), so none can
 be written twice. Deleting a job deletes its rows except recorded calls and images, which belong to the owner.
+
+Tables of single features: backgrounds of compositions, suites and repairs.
 """
 
 from __future__ import annotations
@@ -29,9 +31,6 @@ from sqlalchemy.ext.hybrid import hybrid_property
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from gateway.database.columns import SourceImageState, StoredChange, StoredSpec
-from gateway.database.feature_tables import JobBackground as JobBackground
-from gateway.database.feature_tables import Repair as Repair
-from gateway.database.feature_tables import Suite as Suite
 from gateway.database.feedback_tables import Answer as Answer
 from gateway.database.feedback_tables import Study as Study
 from gateway.database.feedback_tables import StudyItem as StudyItem
@@ -53,8 +52,10 @@ from shared.logging import request_id
 from shared.schemas.base import JsonObject, Kind
 from shared.schemas.designs import RoundPlan
 from shared.schemas.jobs import JobState, Stage
+from shared.schemas.repairs import RepairProgress, RepairRequest, RepairResult
 from shared.schemas.results import JobResults
 from shared.schemas.service import ServiceInfo
+from shared.schemas.suites import SuiteFilters
 
 _UNFINISHED_SQL = "state IN ('pending', 'leased')"
 
@@ -376,3 +377,59 @@ class Report(Table):
     def results(self) -> JobResults:
         """The metrics in their type. Validates them, so that pages which need no metrics do not pay for it."""
         return JobResults.model_validate(self.metrics)
+
+
+class JobBackground(Table):
+    """An image or mask that a method of a job uses as background. The row keeps the image while the job exists."""
+
+    __tablename__ = "job_backgrounds"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), primary_key=True)
+    digest: Mapped[str] = mapped_column(ForeignKey("images.digest"), primary_key=True, index=True)
+
+
+class Suite(Table):
+    """Frozen counterfactuals: the job with the same id holds copies of their rows, without predictions.
+
+    `filters` selected them from the job `made_from`, which may be deleted.
+    """
+
+    __tablename__ = "suites"
+    __table_args__ = (UniqueConstraint("owner_id", "name"),)
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    owner_id: Mapped[str] = mapped_column(ForeignKey("owners.id", ondelete="CASCADE"))
+    name: Mapped[str] = mapped_column(String(100))
+    made_from: Mapped[str] = mapped_column(Id)
+    filters: Mapped[SuiteFilters] = mapped_column(default=SuiteFilters)
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+
+
+class Repair(Table):
+    """The training of a model under test on a job's accepted counterfactuals, by a trainer without database access.
+
+    `token` identifies its current trainer, `beat` is the trainer's last heartbeat, `heard_at` its time by the
+    database's clock; `lost` counts trainers that stopped without progress: see `gateway.repairs.dispatch`.
+    """
+
+    __tablename__ = "repairs"
+    __table_args__ = (
+        Index("ix_repairs_owner_id_created_at_id", "owner_id", "created_at", "id"),
+        CheckConstraint("state IN ('running', 'done', 'failed', 'cancelled')", name="state"),
+    )
+
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    owner_id: Mapped[str] = mapped_column(ForeignKey("owners.id", ondelete="CASCADE"))
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id", ondelete="CASCADE"), index=True)
+    model: Mapped[str] = mapped_column(String(200))
+    state: Mapped[JobState] = mapped_column(default="running", index=True)
+    failure: Mapped[str] = mapped_column(Text, default="")
+    request: Mapped[RepairRequest]
+    progress: Mapped[RepairProgress] = mapped_column(default=RepairProgress)
+    result: Mapped[RepairResult | None]
+    token: Mapped[str | None] = mapped_column(String(64))
+    beat: Mapped[int] = mapped_column(default=0)
+    heard_at: Mapped[datetime | None]
+    lost: Mapped[int] = mapped_column(default=0)
+    created_at: Mapped[datetime] = mapped_column(default=utc_now)
+    finished_at: Mapped[datetime | None]

@@ -12,9 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import IO
 
-from gateway.export.archive import member_of, temporary_member
-from gateway.export.files import Exporting, image_files, json_bytes
-from gateway.export.names import safe_name
+from gateway.export.files import Exporting, image_files, json_bytes, member_of, safe_name, temporary_member
 from shared.schemas.exports import ARMS, ExportedImage
 from shared.seeds import derive_id
 

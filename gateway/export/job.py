@@ -1,32 +1,122 @@
-"""The export of one job. `open_export` checks access; `Export.chunks` streams the archive."""
+"""The export of one job. `open_export` checks access; `Export.chunks` streams the archive.
+
+Format `coco`: files, and `annotations.json` in COCO's layout; a class is a category of the whole image.
+
+Each labelled image has one annotation without a box (its `area` is the image's). `file_name` is relative to the
+archive's root. The image's key `contrafact` has all provenance.
+
+Format `folders`: class folders under each arm, and `metadata.csv` beside them.
+
+torchvision's ImageFolder reads each of `original/`, `null_arm/` and `counterfactual/`.
+`datasets.load_dataset("imagefolder", data_dir=...)` reads the whole folder with the columns of `metadata.csv`.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from pydantic import JsonValue
 from sqlalchemy import select
 
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import Job, Report, SourceImage
-from gateway.export.archive import END
-from gateway.export.coco import coco
 from gateway.export.fiftyone import fiftyone
-from gateway.export.files import Exporting
-from gateway.export.folders import folders
+from gateway.export.files import END, Exporting, class_folders, image_files, json_bytes, member_of, temporary_member
 from gateway.export.huggingface import huggingface
-from gateway.export.names import class_folders
 from gateway.export.selection import Selection, exported_images
 from gateway.feedback.notes import findings_of, load_notes, with_notes
 from gateway.jobs import jobs
 from gateway.jobs.task_description import rename_masks
 from shared import __version__
+from shared.characters import csv_cell
 from shared.label_maps import VOID
 from shared.problems import Conflict
-from shared.schemas.exports import ExportNote, FormatName
+from shared.schemas.exports import ExportedImage, ExportNote, FormatName
 from shared.schemas.masks import MaskClass, MaskSpec
 from shared.seeds import derive_digest
 from shared.storage import ObjectStore, image_key
+
+_COLUMNS = (
+    "label", "arm", "id", "group", "null_id", "position", "source_name", "method", "ordinal", "seed", "factor",
+    "from_value", "to_value", "caption", "new_caption", "verdict", "check", "reason", "lineage_digest", "source_digest",
+    "digital_source_type",
+)  # fmt: skip
+
+
+def folders(export: Exporting) -> Iterator[bytes]:
+    """The archive as a stream of chunks. Each model under test has two columns: prediction and flip."""
+    models = export.note.models
+    with temporary_member() as table:
+        text = io.TextIOWrapper(table, encoding="utf-8", newline="", write_through=True)
+        rows = csv.writer(text, lineterminator="\n")
+        model_columns = [f"{model} {field}" for model in models for field in ("predicted", "flipped")]
+        rows.writerow(["file_name", *_COLUMNS, *map(csv_cell, model_columns)])
+
+        def add_image(image: ExportedImage, path: str) -> None:
+            columns = [*(getattr(image, name) for name in _COLUMNS), *_predictions(image, models)]
+            rows.writerow([path, *map(csv_cell, columns)])
+
+        yield from image_files(export, add_image)
+        text.detach()
+        yield from member_of("metadata.csv", table)
+
+
+def _predictions(image: ExportedImage, models: list[str]) -> Iterator[object]:
+    predictions = {prediction.model: prediction for prediction in image.predictions}
+    for model in models:
+        prediction = predictions.get(model)
+        yield prediction.predicted if prediction else None
+        yield prediction.flipped if prediction else None
+
+
+def coco(export: Exporting) -> Iterator[bytes]:
+    """The archive as a stream of chunks."""
+    numbers = {name: number for number, name in enumerate(export.note.classes, start=1)}
+    categories = [{"id": number, "name": name, "supercategory": ""} for name, number in numbers.items()]
+    with temporary_member() as images, temporary_member() as annotations:
+        info = {"description": f"Contrafact job {export.note.job}: {export.note.task_description}", "version": "1.0"}
+        images.write(b'{"info": ' + json_bytes(info) + b', "licenses": [], "categories": ')
+        images.write(json_bytes(categories) + b',\n"images": [')
+        annotations.write(b'],\n"annotations": [')
+        counts = {"images": 0, "annotations": 0}
+
+        def add_image(image: ExportedImage, path: str) -> None:
+            counts["images"] += 1
+            number = counts["images"]
+            images.write((b",\n" if number > 1 else b"\n") + json_bytes(_image_entry(image, path, number)))
+            if image.label is None:
+                return
+            counts["annotations"] += 1
+            annotation = _annotation(image, counts["annotations"], number, numbers[image.label])
+            annotations.write((b",\n" if counts["annotations"] > 1 else b"\n") + json_bytes(annotation))
+
+        yield from image_files(export, add_image)
+        annotations.write(b"]}\n")
+        yield from member_of("annotations.json", images, annotations)
+
+
+def _image_entry(image: ExportedImage, path: str, number: int) -> dict[str, JsonValue]:
+    return {
+        "id": number,
+        "file_name": path,
+        "width": image.width,
+        "height": image.height,
+        "contrafact": image.model_dump(mode="json"),
+    }
+
+
+def _annotation(image: ExportedImage, number: int, image_number: int, category: int) -> dict[str, JsonValue]:
+    return {
+        "id": number,
+        "image_id": image_number,
+        "category_id": category,
+        "area": image.width * image.height,
+        "iscrowd": 0,
+    }
+
 
 FORMATS: dict[FormatName, Callable[[Exporting], Iterator[bytes]]] = {
     "folders": folders,

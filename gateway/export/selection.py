@@ -23,7 +23,7 @@ from gateway.results.provenance import digital_source_of
 from gateway.results.views import truth_in
 from shared.problems import NotFound
 from shared.schemas.exports import ARMS, Arm, ExportedImage, ExportedPrediction
-from shared.schemas.result_rows import ChangeView
+from shared.schemas.results import ChangeView
 
 SOURCES_PER_PAGE = 50
 

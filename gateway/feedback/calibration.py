@@ -33,7 +33,7 @@ from gateway.database.tables import Answer, Counterfactual, Job, JobService, Sou
 from gateway.feedback.answers import Turn, is_answer
 from gateway.feedback.reviews import Reviews, load_reviews
 from gateway.jobs import jobs
-from gateway.jobs.checks_off import checks_off
+from gateway.jobs.plans import checks_off
 from gateway.methods import METHODS, JobMethod
 from gateway.methods.checks import LABEL_BY_RANK, with_label_rank
 from gateway.methods.image_scores import label_lost

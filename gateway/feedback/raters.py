@@ -19,9 +19,8 @@ from typing import NamedTuple
 from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.orm import Session
 
-from gateway.auth.keys import PREFIX, hash_of
+from gateway.auth.keys import MINUTE, PREFIX, hash_of, is_within, moved_ahead
 from gateway.auth.middleware import RATE_PATH
-from gateway.auth.rate_limits import MINUTE, is_within, moved_ahead
 from gateway.database.columns import StoredChange
 from gateway.database.sessions import insert_missing
 from gateway.database.tables import Answer, Counterfactual, Job, SourceImage, Study, StudyItem, StudyRater

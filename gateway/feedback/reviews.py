@@ -29,7 +29,7 @@ from gateway.feedback.answers import Turn, is_answer, store_answer
 from gateway.jobs import jobs
 from gateway.methods import METHODS
 from shared.problems import InvalidInput
-from shared.schemas.review_results import FAILURE_MODES, FailureMode
+from shared.schemas.results import FAILURE_MODES, FailureMode
 from shared.schemas.reviews import ReviewRequest, ReviewsPage, ReviewView
 from shared.seeds import derive_seed
 

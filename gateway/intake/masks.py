@@ -16,10 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shared.images import Pixels, decode_mask
+from shared.images import Pixels, PngHeader, decode_mask, png_header
 from shared.label_maps import VOID
 from shared.manifests import shared_folder
-from shared.png_files import PngHeader, png_header
 from shared.problems import InvalidInput, quote
 from shared.schemas.masks import MaskSpec
 

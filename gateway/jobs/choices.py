@@ -11,11 +11,10 @@ from gateway.intake.masks import mask_reader
 from gateway.jobs.model_choice import choose_models, kind_of, refuse_unknown_classes
 from gateway.methods import METHODS, JobMethod
 from gateway.methods.caption import IMAGE_DOMAIN
-from gateway.methods.checks import LABEL_BY_RANK
+from gateway.methods.checks import LABEL_BY_RANK, UNCALIBRATED
 from gateway.methods.controlled import ControlledParameters
 from gateway.methods.instruct import InstructParameters
-from gateway.methods.second_scorer import UNCALIBRATED
-from gateway.methods.signals import SignalParameters
+from gateway.methods.validity import SignalParameters
 from shared.problems import InvalidInput, validation_sentence
 from shared.profiles import CheckCalibration, Profile, load_profile, shipped_profiles
 from shared.schemas.base import JsonObject, Kind

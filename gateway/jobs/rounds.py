@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 from gateway.analysis.allocation import LARGEST_SHARE, SCREENING_SHARE
 from gateway.intake.sources import SourceFile
 from gateway.jobs.choices import Plan
-from gateway.jobs.designs import renderings, values_of, with_values
-from gateway.jobs.renderings import planned_renderings
+from gateway.jobs.designs import planned_renderings, renderings, values_of, with_values
 from gateway.methods import JobMethod
 from shared.problems import InvalidInput
 from shared.schemas.designs import ChosenValue, DesignKind, PlaceShare, RoundPlan

@@ -20,8 +20,8 @@ from gateway.methods.instruct import InstructParameters
 from gateway.methods.lance import LanceParameters
 from gateway.methods.shifts import ShiftsParameters
 from shared.schemas.base import Contract, Kind
-from shared.schemas.corruptions import SEVERITIES
-from shared.schemas.sensitivity import DetectableDrop, ImagesNeeded, Sensitivity, Unit
+from shared.schemas.diffusion import SEVERITIES
+from shared.schemas.plans import DetectableDrop, ImagesNeeded, Sensitivity, Unit
 
 DROPS = (0.5, 0.25, 0.1)  # the images needed for these are in every plan
 DEFAULT_EDITS = 4  # of an image, where a method's parameters do not say

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Generic, Literal, NamedTuple, TypeVar
 
 from gateway.methods.checks import CHECKS, judge_arm
-from gateway.methods.counterfactual import Edit, MethodCounterfactual, Scores, Thresholds, Verdict
-from gateway.methods.lineage import Lineage
+from gateway.methods.counterfactual import Edit, Lineage, MethodCounterfactual, Scores, Thresholds, Verdict
 from gateway.methods.schedule import Proposal
 from shared.schemas.base import ImagePayload
 

@@ -6,9 +6,9 @@ from typing import Annotated
 
 from pydantic import Field
 
+from gateway.methods.checks import Recaption
 from gateway.methods.counterfactual import Thresholds
-from gateway.methods.recaption import Recaption
-from gateway.methods.signals import SignalParameters
+from gateway.methods.validity import SignalParameters
 from shared.schemas.thresholds import ImageThresholds
 
 

@@ -23,6 +23,19 @@ A null arm has scores too. `judge_arm` applies to it those checks of its edit th
 its own verdict. An image that the generator could not compute is refused as `not finite`. If a null arm is not finite,
 the edits that are compared with it are refused (`arms.py`). Thresholds depend on the scorer's weights and on the edit's
 factor, and come from the profile. A check without thresholds only scores.
+
+The check `recaption`: a new caption of an image names the classes that a caption of its source names.
+
+The classes are the ground truth, or the classes marked as things in segmentation jobs. `names_class` decides whether a
+caption names a class; it includes common words for people and vehicles. Classes that the source's caption does not name
+do not count; if it names none, the check is skipped. The profile's captioner writes the captions greedily, without the
+method's prompt or limits.
+
+The checks under a second scorer, of another family than the first: would it have accepted the image, too?
+
+Where the profile has `[evaluator.second_scorer]`, every rendered image is scored by it as well. Its verdict is that of
+the same checks in which the scores of the scorer are replaced by its own (`second_…`), at thresholds of its own. It
+changes no verdict of the method: the analysis reports the effect among the images that both, or the second one, accept.
 """
 
 from __future__ import annotations
@@ -30,9 +43,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Annotated, Protocol
 
 import numpy as np
+from pydantic import Field
 
 from gateway.methods.counterfactual import (
     ACCEPTED,
@@ -45,11 +59,56 @@ from gateway.methods.counterfactual import (
     Verdict,
 )
 from gateway.methods.image_scores import label_lost, label_set, score_images
-from gateway.methods.recaption import NewCaption, recaption_images
-from gateway.methods.second_scorer import with_second
+from gateway.methods.words import in_captions, names_class
 from shared.endpoints import Services
 from shared.schemas.base import ImagePayload
+from shared.schemas.caption import CaptionReply, CaptionRequest
 from shared.schemas.evaluation import ShapesReply, ShapesRequest, StructureRequest
+
+# Without calibrated ones: the ground truth is the most probable class, and the new caption fits better than the old.
+UNCALIBRATED: Thresholds = {"label": {"default": 0.0}, "caption": {"default": 0.0}}
+OF_SCORER = ("caption", "label", "fit", "likeness", "match", "direction", "word")
+ACCEPTED_BY_SECOND = "second_accepted"  # score of every rendered image: 1 if the second scorer accepts it, else 0
+Recaption = Annotated[
+    bool, Field(description="Caption each rendered image; its caption must name the class (one more call per image).")
+]
+
+
+class Captioner(Protocol):
+    """The service that `recaption_images` calls."""
+
+    def caption(self, request: CaptionRequest) -> CaptionReply: ...
+
+
+@dataclass(frozen=True, slots=True)
+class NewCaption:
+    """A new caption of an image, and the share of the classes named in the source's caption that it names (0 to 1)."""
+
+    caption: str
+    named: float
+
+
+def recaption_images(
+    services: Captioner, source: MethodImage, task: TaskDescription, images: Sequence[ImagePayload]
+) -> list[NewCaption | None]:
+    """New captions of images of one source (at most 16); None for each if the check is skipped."""
+    classes = [in_captions(label) for label in _classes(source, task)]
+    if classes:
+        [before] = services.caption(CaptionRequest(images=[source.image])).captions
+        classes = [names for names in classes if names_class(before, names)]
+    if not classes:
+        return [None] * len(images)
+    captions = services.caption(CaptionRequest(images=list(images))).captions
+    return [
+        NewCaption(caption, float(np.mean([names_class(caption, names) for names in classes]))) for caption in captions
+    ]
+
+
+def _classes(source: MethodImage, task: TaskDescription) -> tuple[str, ...]:
+    if task.mask_classes:
+        return task.things
+    return () if source.ground_truth is None else (source.ground_truth,)
+
 
 CHECKS = ("structure", "caption", "label", "recaption", "shapes", "things", "fit")
 ARM_CHECKS = ("structure", "likeness", "label", "recaption", "shapes", "things")  # applied if the edit has them
@@ -270,3 +329,31 @@ def _reason(check: str, scores: Scores, lowest: float) -> str:
             )
         return f"another class is more probable than the ground truth, which has a probability of {scores[check]:.0%}"
     return _REASONS[check].format(score=scores[check], lowest=lowest)
+
+
+def with_second(
+    scores: Scores,
+    second: Scores,
+    edit: Edit | None,
+    thresholds: Thresholds,
+    second_thresholds: Thresholds,
+    checks: Sequence[str],
+) -> Scores:
+    """The scores with those of the second scorer, and its verdict (0 or 1).
+
+    `second_thresholds` are the second scorer's. Of the job's `thresholds`, those of other checks apply too.
+    An edit without changes, or a null arm (None), has the limits of `default`.
+    """
+    merged = {**scores, **second}
+    limits = {**{check: values for check, values in thresholds.items() if check not in OF_SCORER}, **second_thresholds}
+    factors = [change.factor for change in edit.changes] if edit else []
+    accepted = all(
+        _passes(check, merged, limits[check], factors) for check in checks if check in limits and check in merged
+    )
+    named = {f"second_{name}": score for name, score in second.items()}
+    return {**scores, **named, ACCEPTED_BY_SECOND: float(accepted)}
+
+
+def _passes(check: str, scores: Scores, by_factor: Mapping[str, float], factors: Sequence[str]) -> bool:
+    lowest = max((by_factor.get(factor, by_factor["default"]) for factor in factors), default=by_factor["default"])
+    return scores[check] >= lowest and not (check == "label" and label_lost(scores, lowest))

@@ -18,8 +18,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Protocol
 
-from gateway.methods.counterfactual import Change, Edit, Factor, Verdict
-from gateway.methods.lineage import Exchange
+from gateway.methods.counterfactual import Change, Edit, Exchange, Factor, Verdict
 from gateway.methods.questions import InvalidReply
 from gateway.methods.schedule import Inputs, Proposal, accepted_proposals
 from gateway.methods.words import content_stems

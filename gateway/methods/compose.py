@@ -9,12 +9,18 @@ The null arm is the same paste at the object's own place on its own background. 
 user, from the class of its image ("boat scene"), or from its caption (`background_values`). Xiao, Engstrom, Ilyas and
 Madry (arXiv 2006.09994) showed that backgrounds alone mislead classifiers; their sets mix backgrounds of the same and
 of other classes.
+
+The value of a background that has no name: the captioner describes it, and the language model says what it shows.
+
+The question is DILLEMA's step 2, which lists a caption's phrases with factor and value; the value is that of the first
+phrase of the background, else of another factor. The question does not depend on the source image, so a background has
+one value in the whole job, and its caption and reply are recorded once.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Annotated, Literal, Self
@@ -22,12 +28,13 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, JsonValue, model_validator
 
 from gateway.methods.arms import RenderedArm, compare_arms, rows
-from gateway.methods.background_values import value_of_background
 from gateway.methods.checks import CHECKS, judge, skipped_checks
 from gateway.methods.counterfactual import (
     ACCEPTED,
     Change,
     Edit,
+    Exchange,
+    Lineage,
     MethodCounterfactual,
     MethodImage,
     Scores,
@@ -35,15 +42,24 @@ from gateway.methods.counterfactual import (
     Thresholds,
     Verdict,
 )
+from gateway.methods.dillema import KEYWORDS, keyword_messages, keyword_schema
 from gateway.methods.image_scores import score_images
-from gateway.methods.lineage import Exchange, Lineage
+from gateway.methods.questions import InvalidReply, ask
 from gateway.methods.schedule import Inputs, Proposal, accepted_edits
+from gateway.methods.text_checks import check_keyword
+from shared.characters import visible
 from shared.chunks import chunks
 from shared.endpoints import Services
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, Contract, ImagePayload
-from shared.schemas.compositions import MOST_BACKGROUNDS, ComposeRequest, Composition, Place, Scale
+from shared.schemas.caption import CaptionRequest
+from shared.schemas.diffusion import MOST_BACKGROUNDS, ComposeRequest, Composition, Place, Scale
 from shared.schemas.jobs import Digest
 from shared.schemas.masks import Label
+
+UNKNOWN = "another background"  # the value of an unknown background
+MOST_PHRASES = 6
+# A photograph of a place alone has the place as its subject.
+_FACTORS = ("background", "weather", "subject", "object", "other", "domain", "adjective")
 
 
 def compose(
@@ -315,3 +331,28 @@ class ComposeParameters(Contract):
         if len(set(digests)) < len(digests):
             raise ValueError("backgrounds names an image more than once; name each once")
         return self
+
+
+def value_of_background(
+    digest: str, load: Callable[[str], ImagePayload], task: TaskDescription, services: Services
+) -> tuple[str, tuple[Exchange, ...]]:
+    """What an image shows, in the plainest word, and the exchange with the language model.
+
+    The value is "another background" if the caption names nothing but classes of the job, or the reply is not valid.
+    Raises what the services raise.
+    """
+    (caption,) = services.caption(CaptionRequest(images=[load(digest)])).captions
+    caption = " ".join(caption.split())
+    messages, schema = keyword_messages(task, caption, None), keyword_schema(MOST_PHRASES)
+    try:
+        reply, exchange = ask(services, KEYWORDS, messages, schema, seed=0, max_tokens=512)  # greedy: any seed
+    except InvalidReply as invalid:
+        return UNKNOWN, (invalid.exchange,)
+    usable = [
+        (_FACTORS.index(keyword.factor), value)
+        for keyword in reply["keywords"]
+        if (value := visible(" ".join(keyword.value.split())))
+        and check_keyword(keyword.phrase, caption, None, task.classes) is None
+        and check_keyword(value, value, None, task.classes) is None
+    ]
+    return min(usable, key=lambda ranked: ranked[0], default=(0, UNKNOWN))[1], (exchange,)

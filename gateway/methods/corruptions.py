@@ -19,7 +19,7 @@ from gateway.methods.counterfactual import ACCEPTED, Change, Edit, MethodCounter
 from gateway.methods.schedule import Inputs, Proposal
 from shared.endpoints import Services
 from shared.schemas.base import Contract
-from shared.schemas.corruptions import SEVERITIES, Corruption, CorruptionKind, CorruptRequest
+from shared.schemas.diffusion import SEVERITIES, Corruption, CorruptionKind, CorruptRequest
 from shared.seeds import derive_seed
 
 

@@ -39,12 +39,12 @@ from gateway.methods.counterfactual import (
     FACTORS,
     Change,
     Edit,
+    Exchange,
     Factor,
     MethodCounterfactual,
     MethodImage,
     TaskDescription,
 )
-from gateway.methods.lineage import Exchange
 from gateway.methods.paraphrase import revision_with_paraphrase
 from gateway.methods.questions import (
     InvalidReply,

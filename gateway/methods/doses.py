@@ -34,9 +34,8 @@ from gateway.methods.paraphrase import paraphrase, revision_with_paraphrase, sha
 from gateway.methods.schedule import Inputs, Proposal
 from shared.endpoints import Services
 from shared.schemas.base import Contract
-from shared.schemas.diffusion import CONTROL_SCALE_LIMITS, GUIDANCE_LIMITS, ControlRegion, Fraction
-from shared.schemas.doses import FULL_DOSE, MOST_DOSED_EDITS, DoseOption, DoseParameter
-from shared.schemas.instructions import LONGEST_INSTRUCTION
+from shared.schemas.diffusion import CONTROL_SCALE_LIMITS, GUIDANCE_LIMITS, LONGEST_INSTRUCTION, ControlRegion, Fraction
+from shared.schemas.effects import FULL_DOSE, MOST_DOSED_EDITS, DoseOption, DoseParameter
 from shared.schemas.jobs import Digest
 from shared.seeds import derive_seed
 

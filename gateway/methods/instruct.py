@@ -30,6 +30,7 @@ from gateway.methods.counterfactual import (
     ACCEPTED,
     Edit,
     Factor,
+    Lineage,
     MethodCounterfactual,
     MethodImage,
     TaskDescription,
@@ -49,7 +50,6 @@ from gateway.methods.lance import (
     ask_for_edits,
     perturb_schema,
 )
-from gateway.methods.lineage import Lineage
 from gateway.methods.questions import Question, digest_of_prompts, revision_of
 from gateway.methods.schedule import (
     Inputs,
@@ -67,15 +67,15 @@ from gateway.methods.words import occurrences
 from shared.chunks import chunks
 from shared.endpoints import Services
 from shared.schemas.designs import ChosenValues
-from shared.schemas.diffusion import Guidance
-from shared.schemas.instructions import (
+from shared.schemas.diffusion import (
     MAX_INSTRUCTED_EDITS,
     EditedRegion,
+    Guidance,
     InstructedEdit,
     InstructReply,
     InstructRequest,
 )
-from shared.schemas.instructions import Instruction as InstructionText
+from shared.schemas.diffusion import Instruction as InstructionText
 
 # --- The prompts.
 

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from gateway.methods.counterfactual import Change, Edit, Factor
 from gateway.methods.shifts import Phrase, Shift, apply_shift
 from shared.schemas.base import Contract
-from shared.schemas.instructions import Instruction as InstructionText
+from shared.schemas.diffusion import Instruction as InstructionText
 
 _LONGEST_VALUE = 100
 

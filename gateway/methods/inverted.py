@@ -11,8 +11,7 @@ from pydantic import Field
 from gateway.methods.arms import ComparedArms, RenderedArm, compare_arms
 from gateway.methods.check_parameters import CheckParameters
 from gateway.methods.checks import CHECKS, check_images
-from gateway.methods.counterfactual import Edit, Scores, Thresholds, Verdict
-from gateway.methods.lineage import Lineage, TriedFraction
+from gateway.methods.counterfactual import Edit, Lineage, Scores, Thresholds, TriedFraction, Verdict
 from gateway.methods.paraphrase import ParaphraseParameters, new_words, paraphrase, sham_arms
 from gateway.methods.schedule import Inputs
 from gateway.methods.validity import judge_validity

@@ -23,6 +23,10 @@ Steps that the paper does not describe are shared by all methods (`schedule.py`)
 `round_robin` takes the first edit of each factor, then the second ones; `until_accepted` stops when enough proposals
 are accepted. `rows` (`arms.py`) pairs each edit with its null arm. If the job's design chooses the values,
 `chosen_values.py` replaces this schedule.
+
+LANCE's source filter: an image is not edited if the scorer finds that its own caption does not fit it.
+
+An edit of such a caption says little about the image, and inversion under it costs the most of all steps.
 """
 
 from __future__ import annotations
@@ -32,6 +36,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Literal
 
+import numpy as np
 from pydantic import Field, TypeAdapter
 
 from gateway.methods.arms import RenderedArm, rows
@@ -46,6 +51,7 @@ from gateway.methods.counterfactual import (
     MethodImage,
     TaskDescription,
     Thresholds,
+    Verdict,
 )
 from gateway.methods.inverted import (
     Attempt,
@@ -69,15 +75,49 @@ from gateway.methods.questions import (
 )
 from gateway.methods.schedule import Inputs, Proposal, accepted_edits, refuse_duplicates, round_robin, until_accepted
 from gateway.methods.similarity import check_texts
-from gateway.methods.source_filter import SourceMatch, refuse_unfit_source
 from gateway.methods.text_checks import check_protected_classes
-from gateway.methods.word_diff import check_diff
-from gateway.methods.words import names_class
+from gateway.methods.words import check_diff, names_class
 from shared.endpoints import Services
 from shared.schemas.base import Contract
 from shared.schemas.designs import ChosenValues
+from shared.schemas.evaluation import EmbedRequest
 from shared.schemas.language import Message
 from shared.schemas.thresholds import TextThresholds
+
+SourceMatch = Annotated[
+    float | None,
+    Field(
+        ge=-1,
+        le=1,
+        description="Edit only source images whose cosine with their own caption reaches this; none: edit all.",
+    ),
+]
+
+
+def refuse_unfit_source(
+    services: Services, image: MethodImage, caption: str, proposals: Sequence[Proposal], least: float | None
+) -> list[Proposal]:
+    """The proposals; those that passed the text checks have the score `source_match`, the cosine of image and caption.
+
+    Below `least` they are refused as `source match`. Without `least`, or without such proposals, nothing is called.
+    """
+    if least is None or not any(proposal.verdict.accepted for proposal in proposals):
+        return list(proposals)
+    reply = services.embed(EmbedRequest(images=[image.image], texts=[caption]))
+    cosine = float(np.dot(reply.images[0], reply.texts[0]))
+    reason = f"the caption does not fit the source image: cosine {cosine:.2f}, at least {least:.2f} is needed"
+    refusal = Verdict(False, "source match", reason) if cosine < least else None
+    return [
+        replace(
+            proposal,
+            verdict=refusal or proposal.verdict,
+            scores={**proposal.scores, "source_match": cosine},
+        )
+        if proposal.verdict.accepted
+        else proposal
+        for proposal in proposals
+    ]
+
 
 # --- The prompt. The tiny language model is trained on it (tests/contract/tinyworld/weights/test_prompts.py).
 

@@ -17,8 +17,7 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter
 
 from gateway.methods.arms import Pair, RenderedArm, ShamArms
-from gateway.methods.counterfactual import Edit
-from gateway.methods.lineage import Exchange, Lineage
+from gateway.methods.counterfactual import Edit, Exchange, Lineage
 from gateway.methods.questions import (
     InvalidReply,
     Question,

@@ -15,8 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from gateway.methods.counterfactual import Verdict
-from gateway.methods.lineage import Exchange
+from gateway.methods.counterfactual import Exchange, Verdict
 from shared.endpoints import Services
 from shared.problems import GenerationFailed, validation_sentence
 from shared.schemas.language import GenerateRequest, Message

@@ -19,14 +19,15 @@ from gateway.methods.counterfactual import (
     ACCEPTED,
     Change,
     Edit,
+    Exchange,
+    Lineage,
     MethodImage,
     Scores,
     TaskDescription,
     Verdict,
 )
-from gateway.methods.lineage import Exchange, Lineage
 from gateway.methods.questions import InvalidReply
-from gateway.methods.word_diff import tokens
+from gateway.methods.words import tokens
 from shared.endpoints import Services
 from shared.schemas.base import Contract
 from shared.seeds import derive_seed

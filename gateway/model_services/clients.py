@@ -3,25 +3,36 @@
 `ModelServices` makes the calls; `gateway.model_services.recorded` makes each only once. A call to a busy, starting or
 unreachable service is retried for a bounded time. Any other error is raised at once, as the class of `shared.problems`
 that the service answered with.
+
+An HTTP client on an event loop in a thread of its own, so that any thread can end a request in flight.
+
+A blocking client cannot do that: its thread waits in the socket until the reply or the timeout. Here the caller waits
+for a future; cancelling it closes the connection, and the service drops the request.
+
+Splits requests whose images exceed one message, and joins the replies.
+
+End the calls of a step from another thread, because its job was cancelled or deleted, or the worker stops.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
-from contextvars import copy_context
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
+from typing import Any, TypeVar
 
+import anyio
 import httpx
 from pydantic import ValidationError
 
 from gateway.metrics import CALLS
-from gateway.model_services.cancellation import Cancelled, current_cancellation, refuse_cancelled
-from gateway.model_services.http_thread import HttpThread
-from gateway.model_services.parts import image_bytes, join, parts
 from gateway.model_services.waiting import current_waiting
 from shared.admission import Budget
+from shared.certificates import trusted
 from shared.endpoints import INFO, MODELS, Description, Endpoint, Reply, Request, Services
 from shared.logging import REQUEST_ID_HEADER, mask, request_id
 from shared.problems import (
@@ -34,12 +45,15 @@ from shared.problems import (
     UnusableReply,
     from_reply,
 )
-from shared.schemas.base import MAX_MESSAGE_BYTES
+from shared.schemas.base import MAX_MESSAGE_BYTES, Contract, ImagePayload
 from shared.schemas.evaluation import ModelsReply
 from shared.schemas.service import ServiceInfo, ServiceName
-from shared.service_requests import DEADLINE_HEADER
+from shared.service_settings import DEADLINE_HEADER
 from shared.turns import START_TIME_HEADER, current_start_time
 
+Answer = TypeVar("Answer")
+_PER_IMAGE_BYTES = len('{"png":""},')  # the JSON around the base64 of an image; the last one has no comma
+CLOSE_SECONDS = 5.0
 DESCRIPTION_SECONDS = 60.0
 MAX_PAUSE_SECONDS = 10.0
 KEEP_IDLE_SECONDS = 2.0  # uvicorn closes idle connections after 5 s; a request sent at that moment is lost
@@ -57,7 +71,7 @@ class ModelServices(Services):
 
     `deadline` is the longest duration of one call in seconds, `wait` the time for retries while a service is busy or
     starting: of one call, or of all calls within `shared_waiting` (`gateway.model_services.waiting`). Once `stopping`
-    is set, retries end. A call within `cancellable` (`gateway.model_services.cancellation`) can be ended from another
+    is set, retries end. A call within `cancellable` (`gateway.model_services.clients`) can be ended from another
     thread; it then raises `Cancelled`.
     """
 
@@ -238,3 +252,186 @@ def _read(message: type[Reply], body: bytes, service: ServiceName) -> Reply:
         return message.model_validate_json(body)
     except ValidationError as error:
         raise BrokenOff(f"{service} returned something other than a {message.__name__}: {error}") from error
+
+
+class HttpThread:
+    """One connection pool. The thread starts with the first request."""
+
+    def __init__(self, timeout: httpx.Timeout, limits: httpx.Limits) -> None:
+        self.client = httpx.AsyncClient(timeout=timeout, limits=limits, trust_env=False, verify=trusted())
+        self._in_flight: dict[asyncio.Task[httpx.Response | None], anyio.CancelScope] = {}
+        self._starting = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    def send(
+        self, verb: str, url: str, body: bytes | None, headers: Mapping[str, str], timeout: httpx.Timeout
+    ) -> Future[httpx.Response]:
+        """Send a request. The future's `result` raises what httpx raises; its `cancel` ends the request."""
+        request = self._response(verb, url, body, headers, timeout)
+        return asyncio.run_coroutine_threadsafe(request, self._running_loop())
+
+    def close(self) -> None:
+        """End the requests in flight and close the connections."""
+        with self._starting:
+            loop, thread = self._loop, self._thread
+            self._loop = self._thread = None
+        if loop is None or thread is None:
+            return
+        asyncio.run_coroutine_threadsafe(self._end(), loop).result(CLOSE_SECONDS)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(CLOSE_SECONDS)
+        loop.close()
+
+    async def _response(
+        self, verb: str, url: str, body: bytes | None, headers: Mapping[str, str], timeout: httpx.Timeout
+    ) -> httpx.Response:
+        # During a request, httpcore closes other, idle connections. asyncio's cancellation would break that off and
+        # leave them open; anyio's, which httpcore knows, does not.
+        scope = anyio.CancelScope()
+
+        async def request() -> httpx.Response | None:
+            with scope:
+                return await self.client.request(verb, url, content=body, headers=headers, timeout=timeout)
+            return None
+
+        task = asyncio.create_task(request())
+        self._in_flight[task] = scope
+        try:
+            response = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            scope.cancel()
+            await asyncio.wait([task])
+            raise
+        finally:
+            del self._in_flight[task]
+        if response is None:
+            raise asyncio.CancelledError("the client was closed")
+        # httpx's stream refers to its response: a cycle, which keeps both bodies until a garbage collection.
+        response.stream = httpx.ByteStream(response.content)
+        return response
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        with self._starting:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._loop.run_forever, name="calls", daemon=True)
+                self._thread.start()
+            return self._loop
+
+    async def _end(self) -> None:
+        while self._in_flight:
+            for scope in self._in_flight.values():
+                scope.cancel()
+            await asyncio.wait(list(self._in_flight))
+        await self.client.aclose()
+
+
+def parts(endpoint: Endpoint[Request, Reply], request: Request, most: int = MAX_MESSAGE_BYTES) -> Iterator[bytes]:
+    """The request as JSON messages of up to `most` bytes, in the order of its images; one message if it fits.
+
+    A request that cannot be split stays whole, and the service refuses it. So does an image that is too large together
+    with the request's other fields.
+    """
+    images: Sequence[ImagePayload] = getattr(request, "images", ()) if endpoint.per_image else ()
+    if len(images) < 2:
+        yield request.model_dump_json().encode()
+        return
+    room = most - len(_part(request, []))
+    start = used = 0
+    for index, image in enumerate(images):
+        size = 4 * -(-len(image.png) // 3) + _PER_IMAGE_BYTES
+        if index > start and used + size - 1 > room:
+            yield _part(request, images[start:index])
+            start, used = index, 0
+        used += size
+    yield _part(request, images[start:])
+
+
+def join(endpoint: Endpoint[Request, Reply], replies: Sequence[Reply]) -> Reply:
+    """The reply to the whole request, joined from the replies to its parts."""
+    if len(replies) == 1:
+        return replies[0]
+    entries = [entry for reply in replies for entry in getattr(reply, endpoint.per_image)]
+    return replies[0].model_copy(update={endpoint.per_image: entries})
+
+
+def image_bytes(message: object) -> int:
+    """The bytes of the images in a message, as PNG."""
+    match message:
+        case ImagePayload():
+            return len(message.png)
+        case Contract():
+            return sum(image_bytes(value) for value in vars(message).values())
+        case list() | tuple():
+            return sum(image_bytes(value) for value in message)
+        case _:
+            return 0
+
+
+def _part(request: Request, images: Sequence[ImagePayload]) -> bytes:
+    return request.model_copy(update={"images": list(images)}).model_dump_json().encode()
+
+
+class Cancelled(Exception):
+    """The call was ended before its reply."""
+
+
+class Cancellation:
+    """The calls in flight of one step. Once cancelled, every call of the step ends at once. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._changing = threading.Lock()
+        self._cancelled = threading.Event()
+        self._calls: set[Future[Any]] = set()
+
+    def cancel(self) -> None:
+        """End the calls in flight, and later ones as soon as they begin."""
+        with self._changing:
+            self._cancelled.set()
+            calls = list(self._calls)
+        for call in calls:
+            call.cancel()
+
+    def pause(self, seconds: float) -> None:
+        """Wait before a retry. Raises Cancelled."""
+        if self._cancelled.wait(seconds):
+            raise Cancelled
+
+    def result(self, call: Future[Answer]) -> Answer:
+        """The result of a call. Raises Cancelled, and what the call raises."""
+        with self._changing:
+            self._calls.add(call)
+        if self._cancelled.is_set():
+            call.cancel()
+        try:
+            return call.result()
+        except CancelledError as error:
+            raise Cancelled from error
+        finally:
+            with self._changing:
+                self._calls.discard(call)
+
+
+_current: ContextVar[Cancellation | None] = ContextVar("cancellation", default=None)
+
+
+@contextmanager
+def cancellable(cancellation: Cancellation) -> Iterator[None]:
+    """Let `cancellation` end the calls that this thread makes within the block."""
+    token = _current.set(cancellation)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def current_cancellation() -> Cancellation | None:
+    """The cancellation of the block that this thread is in; None outside `cancellable`."""
+    return _current.get()
+
+
+def refuse_cancelled() -> None:
+    """Raises Cancelled if the block that this thread is in is cancelled."""
+    if (cancellation := _current.get()) is not None:
+        cancellation.pause(0)

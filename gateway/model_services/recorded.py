@@ -4,16 +4,21 @@ Recorded calls let a job resume after a crash, make a repeated job cheap, let a 
 counterfactuals, and document lineage. A call's key is the digest of owner, endpoint, request (its images by digest) and
 the revision of the service's weights. Images and vectors are in the object store before a row names them. The row is
 written in one short transaction, and no network call is made while a session is open.
+
+Splits a request for several images into one request per image, and joins the replies.
+
+So each edit, null arm and sham arm is a recorded call with a deadline of its own: one that comes too late does not lose
+the images that are finished. The requests are sent together, and the service's batcher merges them.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Generic
+from typing import Generic, cast
 
 from pydantic import JsonValue
 from sqlalchemy import delete
@@ -25,11 +30,11 @@ from gateway.metrics import RECORDED
 from gateway.model_services.clients import BrokenOff, ModelServices
 from gateway.model_services.image_shelf import ImageShelf
 from gateway.model_services.recurring import RecurringReplies
-from gateway.model_services.single_edits import join, refuse_unusable, split
 from gateway.model_services.vectors import with_vectors, without_vectors
 from shared.endpoints import Endpoint, Reply, Request, Services
-from shared.problems import GenerationFailed, NotFinite, NotReady
+from shared.problems import GenerationFailed, NotFinite, NotReady, UnusableReply
 from shared.schemas.base import Contract
+from shared.schemas.diffusion import EditReply, EditRequest, InstructReply, InstructRequest, RenderReply, RenderRequest
 from shared.schemas.evaluation import EmbedRequest, PredictRequest, SegmentRequest
 from shared.schemas.jobs import Stage
 from shared.schemas.service import ServiceInfo, ServiceName
@@ -37,6 +42,8 @@ from shared.seeds import derive_digest
 from shared.storage import ObjectMissing, call_key
 from shared.weights import FROM_SERVER
 
+# The fields with an entry per image. Corruptions and compositions take the CPU milliseconds, so they stay together.
+_EDITS: Mapping[type[Contract], str] = {RenderRequest: "renderings", EditRequest: "edits", InstructRequest: "edits"}
 # The only key of a recorded call without a valid reply, whose value is the problem's detail. No reply has such a field.
 _FAILED, _NOT_FINITE = "generation failed", "not finite"
 
@@ -284,3 +291,85 @@ class _Noting:
 
 def _by_digest(message: Contract, keeper: _Noting) -> dict[str, JsonValue]:
     return message.model_dump(mode="json", context={"images": keeper})
+
+
+def split(request: Request) -> list[Request]:
+    """One request per image, in order; the request itself if it is for one image, or for none."""
+    name = _EDITS.get(type(request), "")
+    edits: Sequence[Contract] = getattr(request, name) if name else ()
+    return [request.model_copy(update={name: [edit]}) for edit in edits] if len(edits) > 1 else [request]
+
+
+def join(replies: Sequence[Reply | None]) -> Reply:
+    """The reply to the whole request. None stands for an image that is not finite; not all may be None."""
+    first = next(reply for reply in replies if reply is not None)
+    if len(replies) == 1:
+        return first
+    joined: Contract
+    match first:
+        case RenderReply():
+            joined = _join_renderings(first, cast(Sequence[RenderReply | None], replies))
+        case EditReply():
+            joined = _join_edits(first, cast(Sequence[EditReply | None], replies))
+        case InstructReply():
+            joined = _join_instructed(first, cast(Sequence[InstructReply | None], replies))
+        case _:
+            raise TypeError(f"a {type(first).__name__} is not joined")
+    return cast(Reply, joined)
+
+
+def refuse_unusable(replies: list[Reply | NotFinite | None], problems: dict[int, Exception]) -> None:
+    """Turn an editor's unusable replies into refusals of these edits, if another edit of the image has a picture."""
+    usable = next((one for one in replies if isinstance(one, InstructReply) and one.images[0] is not None), None)
+    if usable is None:
+        return
+    for index, problem in list(problems.items()):
+        if isinstance(problem, UnusableReply):
+            del problems[index]
+            refused = {"images": [None], "refusals": [problem.detail], "evaluations": 0}
+            replies[index] = cast(Reply, usable.model_copy(update=refused))
+
+
+def _join_renderings(first: RenderReply, replies: Sequence[RenderReply | None]) -> RenderReply:
+    finite = [reply for reply in replies if reply is not None]
+    protection = first.protection
+    if protection is not None:
+        outcomes = [reply.protection.outcomes[0] if reply and reply.protection else [] for reply in replies]
+        protection = protection.model_copy(update={"outcomes": outcomes})
+    return first.model_copy(
+        update={
+            "images": [image for reply in replies for image in (reply.images if reply else [None])],
+            "controls": {region: image for reply in finite for region, image in reply.controls.items()},
+            "prompts": [prompt for reply in replies for prompt in (reply.prompts if reply else [""])],
+            "further_controls": {
+                kind: {region: image for reply in finite for region, image in reply.further_controls[kind].items()}
+                for kind in first.further_controls
+            },
+            "protection": protection,
+        }
+    )
+
+
+def _join_edits(first: EditReply, replies: Sequence[EditReply | None]) -> EditReply:
+    not_finite = [None] * len(first.images[0])
+    refusals = [reason for reply in replies for reason in ((reply and reply.refusals) or [None])]
+    costs = [reply.evaluations for reply in replies if reply is not None]
+    dearest = {name: max(getattr(cost, name) for cost in costs) for name in ("source", "edit")}
+    return first.model_copy(
+        update={
+            "images": [row for reply in replies for row in (reply.images if reply else [not_finite])],
+            "evaluations": first.evaluations.model_copy(update=dearest),
+            "prompts": [prompt for reply in replies for prompt in (reply.prompts if reply else [""])],
+            "refusals": refusals if any(refusals) else [],
+        }
+    )
+
+
+def _join_instructed(first: InstructReply, replies: Sequence[InstructReply | None]) -> InstructReply:
+    return first.model_copy(
+        update={
+            "images": [image for reply in replies for image in (reply.images if reply else [None])],
+            "refusals": [reason for reply in replies for reason in (reply.refusals if reply else [""])],
+            "evaluations": max(reply.evaluations for reply in replies if reply is not None),
+        }
+    )

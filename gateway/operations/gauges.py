@@ -16,7 +16,7 @@ from gateway.database.columns import SourceImageState
 from gateway.database.counts import total
 from gateway.database.sessions import DATABASE_AWAY, Sessions, reading
 from gateway.database.tables import Job, SourceImage
-from gateway.queue.lease_queries import LEASED
+from gateway.queue.leases import LEASED
 from shared.schemas.jobs import JobState
 
 FRESH_SECONDS = 10.0

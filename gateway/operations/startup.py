@@ -1,4 +1,7 @@
-"""Checks before a process starts to serve. It refuses to start with unsafe settings or a wrong schema."""
+"""Checks before a process starts to serve. It refuses to start with unsafe settings or a wrong schema.
+
+Checks of the gateway's and the worker's probes, which `shared.probes` serves.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,15 @@ from types import FrameType
 
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import URL, Connection
+from sqlalchemy import URL, Connection, select
 from sqlalchemy.engine import make_url
 
 from gateway.auth.keys import any_key
+from gateway.auth.middleware import no_database
+from gateway.context import Context
 from gateway.database.sessions import DATABASE_AWAY, Sessions, driver_message, migration_config, reading
 from gateway.settings import Settings
+from shared.problems import NotReady
 
 
 def refuse_unsafe_start(settings: Settings, sessions: Sessions) -> None:
@@ -101,3 +107,21 @@ def stop_on_signals(stopping: threading.Event) -> Iterator[None]:
     finally:
         for number, earlier in before.items():
             signal.signal(number, earlier)
+
+
+def database_answers(sessions: Sessions) -> None:
+    """Raises NotReady while the database does not answer."""
+    try:
+        with reading(sessions) as session:
+            session.execute(select(1))
+    except DATABASE_AWAY as error:
+        raise no_database() from error
+
+
+def refuse_unready(context: Context) -> None:
+    """Raises NotReady while the gateway should not receive requests."""
+    if context.stopping.is_set():
+        raise NotReady("this gateway is stopping; send the request to another one")
+    if context.broker_fault:
+        raise NotReady(context.broker_fault)
+    database_answers(context.sessions)

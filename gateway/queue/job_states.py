@@ -22,7 +22,7 @@ from gateway.database.columns import SourceImageState
 from gateway.database.events import add_event
 from gateway.database.table_base import utc_now
 from gateway.database.tables import Counterfactual, Job, SourceImage
-from gateway.queue.lease_queries import RUNNING, is_unfinished
+from gateway.queue.leases import RUNNING, is_unfinished
 
 
 class _FreshCounts(TypedDict):

@@ -18,8 +18,7 @@ from gateway.analysis.releases import Pairs
 from gateway.analysis.segmentation import scores
 from gateway.kinds import KINDS
 from shared.label_maps import unpack_counts
-from shared.schemas.effects import Metric
-from shared.schemas.estimates import MeanOverlap, Rate
+from shared.schemas.effects import MeanOverlap, Metric, Rate
 from shared.schemas.metrics import SegmentationScores
 from shared.schemas.repairs import (
     ARMS,

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from gateway.report.advice import next_steps, tested_sentence
 from gateway.report.words import bounds, cell_name, format_signed, limit
 from shared.markdown import code, plain, sentence, table
-from shared.schemas.effects import CellEffect
-from shared.schemas.estimates import Rate
+from shared.schemas.effects import CellEffect, Rate
 from shared.schemas.metrics import SegmentationScores
 from shared.schemas.results import Funnel, JobResults, ModelResults
 from shared.verdicts import any_testable, not_testable_sentences, originals_hints, verdict_of, verdict_sentence

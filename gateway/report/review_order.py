@@ -17,8 +17,7 @@ from gateway.results.cells import with_cells
 from gateway.results.pairing import CounterfactualRow, PredictionRow, change, labels, triples
 from gateway.results.stream import SourceRows, cells_of
 from gateway.results.wording import with_reviews
-from shared.schemas.effects import CellEffect
-from shared.schemas.estimates import ChangedImages
+from shared.schemas.effects import CellEffect, ChangedImages
 from shared.schemas.results import JobResults, ModelResults
 
 MAX_LISTED = 200  # unless the samples of the findings are more

@@ -13,9 +13,8 @@ from gateway.analysis.limits import LEAST_SOURCES
 from gateway.analysis.own_images import LEAST_MARKED
 from gateway.methods import METHODS, NULL_ARM
 from gateway.results.wording import chosen_by, weakness_in_words
-from shared.schemas.effects import Cell, CellEffect
-from shared.schemas.estimates import Rate, VarianceComponents
-from shared.schemas.result_rows import ChangeView, ModelOpinion, PredictionView
+from shared.schemas.effects import Cell, CellEffect, Rate, VarianceComponents
+from shared.schemas.results import ChangeView, ModelOpinion, PredictionView
 from shared.scores import lost_labels
 from shared.verdicts import any_testable, lowest_effect_sentence, not_settled_sentence, open_cells_sentence, verdict_of
 from shared.wording import (

@@ -10,11 +10,11 @@ from dataclasses import fields
 import numpy as np
 
 from gateway.analysis.effects import Integers, Outcomes, Predictions, Ranks, Scores
-from gateway.results.edit_phrases import PhraseColumns, PhrasePairs
-from gateway.results.original_ranks import OriginalColumns
+from gateway.results.originals import OriginalColumns
 from gateway.results.pairing import PredictionRow, labels
 from gateway.results.rows import CompletePair, KindRows
 from gateway.results.stream import Numbers
+from gateway.results.wording import PhraseColumns, PhrasePairs
 
 
 class RankDetail:

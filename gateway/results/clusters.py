@@ -10,10 +10,9 @@ from gateway.analysis.clusters import Clusters, cluster_counts, first_half, form
 from gateway.analysis.effects import Floats, Integers, Scores, differences
 from gateway.analysis.findings import STANDINGS, assess
 from gateway.analysis.limits import BEYOND
-from gateway.results.edit_phrases import PhrasePairs
 from gateway.results.rows import ModelRows
-from shared.schemas.effects import Cell, CellEffect
-from shared.schemas.estimates import EditCluster
+from gateway.results.wording import PhrasePairs
+from shared.schemas.effects import Cell, CellEffect, EditCluster
 
 MOST_EDITS = 20_000  # of a model and method that are clustered
 PHRASES = 5  # of each cluster in the results

@@ -1,17 +1,23 @@
-"""Verdicts of jobs with an unrelated editor on a job's findings: confirmed, not confirmed, or not tested, and why."""
+"""Verdicts of jobs with an unrelated editor on a job's findings: confirmed, not confirmed, or not tested, and why.
+
+The results of jobs that render another job's findings again: with an unrelated editor, or at other doses.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import get_args
+from typing import Literal, get_args
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from gateway.analysis.limits import BEYOND
+from gateway.database.tables import Job, Report
 from gateway.methods import confirming_method
 from gateway.results.cells import with_cells
 from gateway.results.wording import confirmation_sentence
 from shared.schemas.designs import LONGEST_VALUE, Factor
-from shared.schemas.effects import Cell, CellEffect
-from shared.schemas.estimates import Confirmation
+from shared.schemas.effects import Cell, CellEffect, Confirmation
 from shared.schemas.results import JobResults, ModelResults
 from shared.schemas.reviews import ConfirmingMethod
 
@@ -108,3 +114,10 @@ def _confirmation(job: JobResults, finding: CellEffect, effect: CellEffect | Non
         delta_accuracy=effect.delta_accuracy,
         interval=effect.interval,
     )
+
+
+def load_follow_ups(session: Session, job: Job, field: Literal["confirms", "doses_of"]) -> list[JobResults]:
+    """The results of the owner's jobs whose spec names this job in `field`, oldest first."""
+    reports = select(Report).join(Job, Report.job_id == Job.id).where(Job.owner_id == job.owner_id)
+    of_job = reports.where(Job.spec[field].as_string() == job.id, Job.deleted_at.is_(None))
+    return [report.results for report in session.scalars(of_job.order_by(Job.created_at, Job.id))]

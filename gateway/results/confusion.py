@@ -7,8 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from gateway.analysis.confidence import NO_CLASS, at_confidence
-from gateway.analysis.confusion import Confusion, confusion, shares
+from gateway.analysis.confusion import NO_CLASS, Confusion, at_confidence, confusion, shares
 from gateway.analysis.effects import Integers, Outcomes, differences
 from gateway.analysis.findings import describe
 from gateway.results.estimands import counted_cells

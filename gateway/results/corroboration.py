@@ -21,8 +21,7 @@ from gateway.feedback.marks import Marked
 from gateway.results.cells import with_cells
 from gateway.results.own_images import CaptionsByValue, OwnImages, Photograph
 from gateway.results.wording import corroboration_sentence
-from shared.schemas.effects import Cell, CellEffect
-from shared.schemas.estimates import Corroboration, OwnImage, OwnImageMarks
+from shared.schemas.effects import Cell, CellEffect, Corroboration, OwnImage, OwnImageMarks
 from shared.schemas.own_images import ShownMark
 from shared.schemas.results import JobResults, ModelResults
 

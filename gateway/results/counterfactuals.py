@@ -15,8 +15,7 @@ from gateway.feedback.notes import load_notes, with_notes
 from gateway.jobs import jobs
 from gateway.results.filters import Filters, conditions
 from gateway.results.views import counterfactual_views
-from shared.schemas.result_rows import CounterfactualDetail, CounterfactualView, ResultsPage
-from shared.schemas.results import JobResults
+from shared.schemas.results import CounterfactualDetail, CounterfactualView, JobResults, ResultsPage
 
 ORDER: SortKey = {Counterfactual.position: int, Counterfactual.method: str, Counterfactual.ordinal: int}
 

@@ -22,9 +22,8 @@ from gateway.methods.doses import DosesParameters, value_at_dose, value_undone
 from gateway.results.cells import value_side, with_cells
 from gateway.results.job_rows import JobRows
 from gateway.results.wording import dose_sentence
-from shared.schemas.corruptions import SEVERITIES
-from shared.schemas.doses import FULL_DOSE, DoseCurve, DosedParameter, DosePoint, Undone
-from shared.schemas.effects import Cell, CellEffect
+from shared.schemas.diffusion import SEVERITIES
+from shared.schemas.effects import FULL_DOSE, Cell, CellEffect, DoseCurve, DosedParameter, DosePoint, Undone
 from shared.schemas.results import JobResults, ModelResults
 from shared.seeds import derive_seed
 

@@ -13,7 +13,7 @@ from gateway.database.pagination import page_of
 from gateway.database.tables import Counterfactual, Prediction, SourceImage
 from gateway.jobs import jobs
 from gateway.results.pairing import triples
-from shared.schemas.result_rows import FailurePointsPage, FailurePointView, ImageFailurePoints
+from shared.schemas.results import FailurePointsPage, FailurePointView, ImageFailurePoints
 
 ALL_DETECTED = "the classes found on the original"
 SOME_LOST = "a class is lost"

@@ -1,6 +1,6 @@
 """A map of a job's counterfactuals: the scorer's recorded embeddings in the plane in which they differ most.
 
-The image checks recorded the embeddings (`gateway.model_services.recorded_embeddings`), so a map calls no service.
+The image checks recorded the embeddings (`gateway.model_services.vectors`), so a map calls no service.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from gateway.analysis.projection import principal_plane
 from gateway.database.columns import StoredChange
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import Counterfactual, Job, JobService, SourceImage
-from gateway.model_services.recorded_embeddings import recorded_tables
+from gateway.model_services.vectors import recorded_tables
 from gateway.results.counterfactuals import matching
+from gateway.results.facets import Recent
 from gateway.results.filters import Filters, flips_by_counterfactual
-from gateway.results.recent import Recent
 from shared.endpoints import Services
 from shared.storage import ObjectStore
 

@@ -1,4 +1,7 @@
-"""Computes all figures of a job from the arrays of its rows."""
+"""Computes all figures of a job from the arrays of its rows.
+
+The panel of reference models: a cell in which all models fail is suspect, because its images may be broken.
+"""
 
 from __future__ import annotations
 
@@ -12,31 +15,31 @@ from gateway.analysis.effects import Outcomes, Scores, differences
 from gateway.analysis.failure_points import failure_points
 from gateway.analysis.findings import Checked, assess
 from gateway.analysis.funnel import funnel
+from gateway.analysis.limits import BEYOND
 from gateway.analysis.metrics import paper_metrics
 from gateway.analysis.power import assumed_accuracy
 from gateway.analysis.reviews import Reviewed
 from gateway.analysis.validity import Screened, errors_of
 from gateway.database.tables import Job
-from gateway.jobs.checks_off import checks_off
+from gateway.jobs.plans import checks_off
 from gateway.jobs.sensitivity import PLANNED, Conditions, sensitivity_of
 from gateway.jobs.task_description import rename_masks
 from gateway.kinds import KINDS
 from gateway.methods import METHODS, JobMethod
 from gateway.methods.check_parameters import CheckParameters
+from gateway.results.cells import with_cells
 from gateway.results.class_colours import class_colours
 from gateway.results.confusion import class_confusion
 from gateway.results.estimands import counted_cells, with_bounds, with_others, with_second_scorer
 from gateway.results.job_rows import JobRows, MethodRows
-from gateway.results.panel import with_panel
 from gateway.results.rounds import cells_of_rounds
 from gateway.results.rows import ModelRows
 from gateway.results.segmentation import PixelScores, segmentation_metrics
-from gateway.results.wording import with_sentences
+from gateway.results.wording import panel_sentence, with_sentences
 from shared.schemas.designs import RoundPlan
-from shared.schemas.effects import Cell
-from shared.schemas.results import Cost, Funnel, HowMade, JobResults, ModelResults
-from shared.schemas.review_results import Calibration, MethodReviews
-from shared.schemas.sensitivity import Sensitivity
+from shared.schemas.effects import Cell, CellEffect, Panel
+from shared.schemas.plans import Sensitivity
+from shared.schemas.results import Calibration, Cost, Funnel, HowMade, JobResults, MethodReviews, ModelResults
 from shared.schemas.service import ServiceInfo
 from shared.seeds import derive_seed
 
@@ -248,3 +251,38 @@ def _cost(method: str, rows: MethodRows) -> Cost:
         evaluations_per_rendered=rows.evaluations / rendered if rendered else None,
         evaluations_per_accepted=rows.evaluations / accepted if accepted else None,
     )
+
+
+def with_panel(tested: Sequence[ModelResults], references: Sequence[ModelResults]) -> list[ModelResults]:
+    """The results of the models under test; each weakness says how the reference models do in its cell.
+
+    A model fails in a cell with at least 12 source images if its effect there is below −5 points. The cell is suspect
+    if all models fail, those under test and at least one reference model, which must not share a weakness by training.
+    """
+    if not references:
+        return list(tested)
+    return with_cells(tested, lambda figures, effect: _with_panel(figures.method, effect, tested, references))
+
+
+def _with_panel(
+    method: str, effect: CellEffect, tested: Sequence[ModelResults], references: Sequence[ModelResults]
+) -> CellEffect:
+    if effect.standing != "weakness":
+        return effect
+    of_tested, of_references = (_fails(method, effect.cell, models) for models in (tested, references))
+    panel = Panel(
+        references=sorted(of_references),
+        failing=sorted(name for name, fails in of_references.items() if fails),
+        suspect=bool(of_references) and all([*of_references.values(), *of_tested.values()]),
+    )
+    return effect.model_copy(update={"panel": panel, "sentence": effect.sentence + panel_sentence(panel)})
+
+
+def _fails(method: str, cell: Cell, models: Sequence[ModelResults]) -> dict[str, bool]:
+    """Whether each model fails in the cell, of those that have enough source images in it."""
+    return {
+        figures.model: effect.delta_accuracy < -BEYOND
+        for figures in models
+        for effect in figures.cells
+        if figures.method == method and effect.cell == cell and effect.interval is not None
+    }

@@ -1,6 +1,8 @@
 """What is said of a model that is wrong on its originals, or less often right than one would hope: one judge a kind.
 
 A worker asks before anything is rendered, and the report after everything is predicted.
+
+Collects a model's predictions on all source images, with or without counterfactuals.
 """
 
 from __future__ import annotations
@@ -15,11 +17,10 @@ from gateway.analysis.effects import Originals
 from gateway.analysis.limits import LEAST_SOURCES
 from gateway.analysis.original_masks import JudgedMasks, MaskedOriginals, judge_masks
 from gateway.analysis.originals import JudgedOriginals, judge_originals
-from gateway.results.original_ranks import OriginalColumns
 from gateway.results.pairing import PredictionRow, labels
 from shared.label_maps import unpack_counts
 from shared.schemas.base import Kind
-from shared.schemas.estimates import MeanOverlap, Rate
+from shared.schemas.effects import MeanOverlap, Rate
 from shared.schemas.metrics import ExchangedClass, OriginalsCheck
 from shared.schemas.results import Relation
 from shared.seeds import derive_seed
@@ -221,3 +222,30 @@ def _exchanged(check: OriginalsCheck) -> str:
 
 def _share(rate: Rate) -> str:
     return f"{rate.value or 0:.0%} ({rate.count} of {rate.n})"
+
+
+class OriginalColumns:
+    """Grows by one source image at a time, 32 bytes each."""
+
+    def __init__(self) -> None:
+        self._rank, self._group = array("q"), array("q")
+        self._truth, self._predicted = array("q"), array("q")
+        self._codes: dict[str, int] = {}
+
+    def add(self, group: int, rank: int | None, truth: str, predicted: str) -> None:
+        """Add a source image of a group; None: a class that the model does not know, which does not count."""
+        if rank is not None:
+            self._rank.append(rank)
+            self._group.append(group)
+            self._truth.append(self._codes.setdefault(truth, len(self._codes)))
+            self._predicted.append(self._codes.setdefault(predicted, len(self._codes)))
+
+    def arrays(self) -> Originals:
+        """All added images."""
+        return Originals(
+            np.asarray(self._rank),
+            np.asarray(self._group),
+            np.asarray(self._truth),
+            np.asarray(self._predicted),
+            tuple(self._codes),
+        )

@@ -13,7 +13,7 @@ from gateway.analysis.effects import Floats, Integers
 from gateway.analysis.realism import frechet_distance, kernel_estimate
 from gateway.database.tables import Counterfactual, Job, SourceImage
 from gateway.results.pairing import is_arm_of
-from shared.schemas.estimates import Estimate
+from shared.schemas.effects import Estimate
 from shared.seeds import derive_seed
 
 SAMPLE = 500  # source images of a method; each costs an embedding of up to three images

@@ -2,6 +2,11 @@
 
 Reviewers see the changed images of a finding in the descending order of their ids (`gateway.report.review_order`). Ids
 are digests, so those reviewed before the first one without a review are a random sample.
+
+Collects a judge's scores of a method's accepted edits, for the valid share by prediction-powered inference.
+
+The judge is the score `validity`, or else the vision-language judge's answers. It counts for a method only if it scored
+every accepted edit. Edits prioritised for review are left out: they are no random sample of the others.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from gateway.analysis.certainty import clustered_rate
+from gateway.analysis.prediction_powered import prediction_powered_share
 from gateway.analysis.reviews import (
     OwnSample,
     RandomSample,
@@ -25,12 +31,10 @@ from gateway.analysis.reviews import (
     valid_counts,
 )
 from gateway.feedback.reviews import PooledReview, Reviews
-from gateway.results.judged_shares import JudgedShares
 from gateway.results.pairing import PredictionRow, change, labels, triples
 from gateway.results.stream import SourceRows, cells_of
-from shared.schemas.effects import Cell
-from shared.schemas.estimates import Estimate, Rate
-from shared.schemas.review_results import FAILURE_MODES, FailureShare, FlippedReviews, MethodReviews
+from shared.schemas.effects import Cell, Estimate, Rate
+from shared.schemas.results import FAILURE_MODES, FailureShare, FlippedReviews, MethodReviews
 from shared.seeds import derive_seed
 
 
@@ -259,3 +263,39 @@ class ReviewedJob:
 
 def _rate(sample: RandomSample) -> Rate | None:
     return clustered_rate(sample.valid, sample.source) if len(sample.valid) else None
+
+
+@dataclass(slots=True)
+class JudgedShares:
+    """The scores of one method's accepted edits: of the randomly sampled reviewed ones, and of the others."""
+
+    complete: bool = True
+    valid: list[bool] = field(default_factory=list)
+    scores: list[float] = field(default_factory=list)
+    groups: list[int] = field(default_factory=list)
+    other_scores: list[float] = field(default_factory=list)
+    other_groups: list[int] = field(default_factory=list)
+
+    def add(self, score: float | None, valid: bool | None, group: int) -> None:
+        """Add an accepted edit. `valid`: the verdict of people if it is in the random sample, else None."""
+        if score is None:
+            self.complete = False
+        elif valid is None:
+            self.other_scores.append(score)
+            self.other_groups.append(group)
+        else:
+            self.valid.append(valid)
+            self.scores.append(score)
+            self.groups.append(group)
+
+    def estimate(self) -> Estimate | None:
+        """P(valid) of the accepted edits; None without a judge, or with fewer than 20 reviewed source images."""
+        if not self.complete or not self.scores:
+            return None
+        return prediction_powered_share(
+            np.array(self.valid, np.bool_),
+            np.array(self.scores),
+            np.array(self.groups, np.int64),
+            np.array(self.other_scores),
+            np.array(self.other_groups, np.int64),
+        )

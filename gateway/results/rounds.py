@@ -3,6 +3,8 @@
 A round is planned when every image of the one before it is finished, under the lease of the job's analysis. The plan is
 a function of the rows and the job's seed. It does not depend on the order in which images finished, nor on workers that
 were killed.
+
+The design of a finished job: how many edits of each class and value were proposed, rendered and counted.
 """
 
 from __future__ import annotations
@@ -12,18 +14,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
-from sqlalchemy import select
+from sqlalchemy import case, func, select
 from sqlalchemy.orm import Session
 
 from gateway.analysis.allocation import LATER_ROUNDS, Suspicion, allocate
 from gateway.analysis.betting import expected_left
 from gateway.analysis.effects import Differences, differences
 from gateway.analysis.findings import hypothesis_tests
-from gateway.database.tables import Job, JobRound, SourceImage
+from gateway.database.tables import Counterfactual, Job, JobRound, SourceImage
+from gateway.jobs.designs import design_of
 from gateway.jobs.rounds import budget_of_round, cost_of_image, places_of, rendered_by, seeded_order
 from gateway.results.estimands import counted_cells
 from gateway.results.job_rows import JobRows, load_rows
-from shared.schemas.designs import ChosenValue, PlaceShare, RoundPlan
+from shared.schemas.designs import CellSpending, ChosenValue, DesignResults, PlaceShare, RoundPlan
 from shared.schemas.effects import Cell
 
 
@@ -146,3 +149,36 @@ def _put_in_order(pairs: Differences, place: PlaceShare) -> Differences:
         sizes=None if pairs.sizes is None else pairs.sizes[order],
         left=expected_left(np.array(ranks, dtype=np.int64), place.planned),
     )
+
+
+def design_results(session: Session, job_id: str, rounds: Sequence[RoundPlan] = ()) -> DesignResults:
+    """The design of a job and what it spent where, in the order of method, class, factor and value."""
+    job, c = session.get_one(Job, job_id), Counterfactual
+    design = design_of(job.stored_spec.design, job.stored_spec.budget, job.methods)
+    rendered = session.scalar(select(func.count(c.image_digest)).where(c.job_id == job_id)) or 0
+    results = DesignResults(**dict(design), rendered=rendered)
+    if design.kind == "free":
+        return results
+    group = (c.method, SourceImage.ground_truth, c.factor, c.to_value)
+    figures = (func.count(), func.count(c.image_digest), func.sum(case((c.counted, 1), else_=0)))
+    rows = session.execute(
+        select(*group, *figures)
+        .join(SourceImage, c.source_image_id == SourceImage.id)
+        .where(c.job_id == job_id, c.arm == "edit", c.factor.is_not(None))
+        .group_by(*group)
+        .order_by(*group)
+    )
+    shares = {(label, chosen.factor, chosen.value): place for (label, chosen), place in places_of(rounds).items()}
+    screened = {key: len(place.images) for key, place in places_of(rounds[:1]).items()}
+    cells = []
+    for method, label, factor, value, proposed, shown, counted in rows:
+        cell = CellSpending(
+            method=method, label=label, factor=factor, value=value, proposed=proposed, rendered=shown, counted=counted
+        )
+        if place := shares.get((label, factor, value)):
+            screening = screened[label, place.chosen]
+            images = {"screening": screening, "confirming": len(place.images) - screening}
+            cell = cell.model_copy(update=images)
+        cells.append(cell)
+    edits = [sum(len(place.images) for place in plan.places) for plan in rounds]
+    return results.model_copy(update={"cells": cells, "rounds": edits})

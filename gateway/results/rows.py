@@ -16,9 +16,9 @@ import numpy as np
 from gateway.analysis.bounds import Refused, possible_difference
 from gateway.analysis.effects import Counting, Differences, Originals, Scores, Units
 from gateway.analysis.validity import Screened
-from gateway.results.edit_phrases import NO_PHRASES, EditPhrases
 from gateway.results.pairing import Compared, CounterfactualRow, PredictionRow, Triple, labels
 from gateway.results.stream import Numbers, SourceRows, cells_of
+from gateway.results.wording import NO_PHRASES, EditPhrases
 from shared.schemas.effects import Cell
 from shared.schemas.masks import ALL_CLASSES
 from shared.scores import whole

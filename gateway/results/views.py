@@ -13,7 +13,7 @@ from gateway.database.tables import Counterfactual, Prediction, SourceImage
 from gateway.results.pairing import Triple, load_triples
 from shared.schemas.base import JsonObject
 from shared.schemas.masks import ALL_CLASSES
-from shared.schemas.result_rows import (
+from shared.schemas.results import (
     ChangeView,
     ClassOverlap,
     ClassProbability,

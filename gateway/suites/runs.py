@@ -16,7 +16,7 @@ from gateway.kinds import KINDS
 from gateway.models_under_test.models import all_models
 from gateway.results.job_rows import JobRows, load_rows
 from gateway.suites import suites
-from gateway.suites.wording import comparison_sentence
+from gateway.suites.suites import comparison_sentence
 from shared.problems import Conflict
 from shared.schemas.effects import Metric
 from shared.schemas.metrics import OriginalsCheck

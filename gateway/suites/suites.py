@@ -4,39 +4,57 @@ A suite is a hidden job with the suite's id. It holds copies of the selected row
 masks stay when the job that rendered them is deleted. A run is a job too: a copy of the suite's rows, pending for one
 model under test. Workers predict them like any images that have their counterfactuals already. `copies` makes the
 copies. The functions take a session and never commit.
+
+Copies of a job's rows, for suites and their runs. The database makes them, in one statement per table.
+
+Comparisons of releases as sentences.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple, TypedDict
 
-from sqlalchemy import Select, and_, delete, exists, func, or_, select
+from sqlalchemy import ColumnElement, Select, and_, delete, exists, func, insert, literal, or_, select
 from sqlalchemy.orm import Session, aliased
 
-from gateway.database.columns import ID_PREFIX
+from gateway.analysis.releases import ORIGINALS
+from gateway.database.columns import ID_PREFIX, JobColumns, SourceImageState
 from gateway.database.counts import count_rows
 from gateway.database.events import add_event
 from gateway.database.pagination import page_of
-from gateway.database.sessions import insert_missing
+from gateway.database.sessions import ColumnValues, insert_missing
 from gateway.database.table_base import utc_now
-from gateway.database.tables import Counterfactual, Job, Report, SourceImage, Suite
+from gateway.database.tables import Counterfactual, Job, Report, SourceImage, Suite, Table
 from gateway.jobs import jobs
+from gateway.jobs.jobs import progress
 from gateway.jobs.model_choice import refuse_unknown_truths
-from gateway.jobs.progress import progress
 from gateway.operations.deletion import mark_deleted
 from gateway.queue import job_states
 from gateway.results.counterfactuals import ORDER, matching
 from gateway.results.filters import Filters, conditions
 from gateway.results.pairing import is_arm_of
 from gateway.results.views import counterfactual_views
-from gateway.suites.copies import RowCopies, copy_job
 from shared.problems import Conflict, InvalidInput, NotFound
+from shared.schemas.base import JsonObject
+from shared.schemas.effects import Metric
 from shared.schemas.evaluation import ModelUnderTestInfo
-from shared.schemas.suites import RunView, SuiteCounterfactuals, SuiteDetail, SuiteRequest, SuitesPage, SuiteView
+from shared.schemas.suites import (
+    CellComparison,
+    RunView,
+    SuiteCounterfactuals,
+    SuiteDetail,
+    SuiteRequest,
+    SuitesPage,
+    SuiteView,
+)
 from shared.seeds import derive_id
+from shared.wording import change_in_words, class_in_words, percent, points
 
+REVISION_CHARACTERS = 12
 MAX_RUNS = 100
 
 
@@ -245,3 +263,116 @@ def _view(suite: Suite) -> SuiteView:
         filters=suite.filters,
         created_at=suite.created_at,
     )
+
+
+def copy_job(job: Job, job_id: str, suite_id: str, spec: JsonObject) -> JobColumns:
+    """The row of a suite's job or of a run, from that of the job with the images; without models under test."""
+    return {
+        "id": job_id,
+        "owner_id": job.owner_id,
+        "task_description": job.task_description,
+        "kind": job.kind,
+        "classes": job.classes,
+        "methods": job.methods,
+        "models": [],
+        "uploaded_models": {},
+        "profile": job.profile,
+        "seed": job.seed,
+        "spec": {"task_description": job.task_description, "suite": suite_id, **spec, **_kept_spec(job)},
+        "suite_id": suite_id,
+    }
+
+
+def _kept_spec(job: Job) -> JsonObject:
+    """The fields of a job's spec about masks, which give the colours of pictures, and the warning of its report."""
+    return {name: job.spec[name] for name in ("masks", "label_map", "outside_domain_note") if name in job.spec}
+
+
+class _CopiedSource(TypedDict, total=False):
+    """Columns of a copied source image that differ from the original's."""
+
+    state: SourceImageState
+    generated: bool
+    failure: str
+    attempts: int
+    lost_leases: int
+    not_before: None
+    lease_token: None
+    lease_expires_at: None
+    updated_at: datetime
+
+
+class _CopiedCounterfactual(TypedDict, total=False):
+    """Columns of a copied counterfactual that differ from the original's."""
+
+    lineage: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class RowCopies:
+    """Copies rows into the job `job_id`. `first_id` is the id of a row in the job that rendered the images."""
+
+    job_id: str
+    first_id: Callable[[Any], Any]
+
+    def sources(self, session: Session, condition: ColumnElement[bool], changes: _CopiedSource) -> None:
+        fresh: _CopiedSource = {"failure": "", "attempts": 0, "lost_leases": 0, "not_before": None}
+        unleased: _CopiedSource = {"lease_token": None, "lease_expires_at": None, "updated_at": utc_now()}
+        values = {"job_id": self.job_id, **fresh, **unleased, **changes}
+        self._copy(session, SourceImage, SourceImage, condition, values, ("id",))
+
+    def counterfactuals(
+        self, session: Session, row: Any, condition: ColumnElement[bool], changes: _CopiedCounterfactual | None = None
+    ) -> None:
+        values = {"job_id": self.job_id, **(changes or {})}
+        self._copy(session, Counterfactual, row, condition, values, ("id", "source_image_id"))
+
+    def _copy(
+        self,
+        session: Session,
+        table: type[Table],
+        row: Any,
+        condition: ColumnElement[bool],
+        values: ColumnValues,
+        id_columns: tuple[str, ...],
+    ) -> None:
+        """Copy the rows with other `values`; `id_columns` hold ids of copied rows, which get the prefix of the job."""
+        columns = list(table.__table__.columns)
+        prefix = literal(f"{self.job_id[:ID_PREFIX]}-")
+        copied: list[Any] = []
+        for column in columns:
+            if column.name in id_columns:
+                copied.append(prefix.concat(self.first_id(getattr(row, column.name))))
+            elif column.name in values:
+                copied.append(literal(values[column.name], column.type))
+            else:
+                copied.append(getattr(row, column.name))
+        session.execute(
+            insert(table).from_select([column.name for column in columns], select(*copied).where(condition))
+        )
+
+
+def release_name(run: Job) -> str:
+    """The release that a run tests: its model and the beginning of its revision."""
+    return f"{', '.join(run.models)} {run.stored_spec.revision[:REVISION_CHARACTERS]}"
+
+
+def comparison_sentence(comparison: CellComparison, metric: Metric) -> str:
+    """A comparison: "`bus` with weather changed to night (dillema): 41 % right against 83 %, −42 points, …"."""
+    cell = comparison.cell
+    if comparison.method == ORIGINALS:
+        images = "originals"
+    elif cell is None:
+        images = f"all counterfactuals ({comparison.method})"
+    else:
+        images = f"{class_in_words(cell, '`')} {change_in_words(cell)} ({comparison.method})"
+    score = "right" if metric == "accuracy" else "IoU"
+    sentence = f"{images}: {percent(comparison.accuracy.value)} {score} against {percent(comparison.against.value)}"
+    sentence += f", {points(comparison.difference)} points"
+    interval = comparison.selected_interval or comparison.interval
+    if interval is not None:
+        sentence += f", 95 % interval {points(interval.low)} to {points(interval.high)}"
+    sentence += f", {comparison.sources} source images"
+    if not comparison.accuracy.value and not comparison.against.value:
+        sentence += "; neither is ever right there, so nothing could drop"
+    return sentence

@@ -3,6 +3,8 @@
 Methods run with the profile's parameters and the plain clients of the services: no database, queue or object store.
 Each call is a step with its seconds, the service's memory, what came out, and what is wrong with it; so is each edit,
 with the scores of its checks beside their thresholds. Every picture is saved.
+
+A trial's page: every step with its pictures, which lie beside it.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from gateway.methods import METHODS, JobMethod
 from gateway.methods.checks import limit_of
 from gateway.methods.counterfactual import MethodCounterfactual, MethodImage, TaskDescription
 from gateway.model_services.clients import ModelServices
+from gateway.report.page import ASSETS, environment
 from gateway.trial.steps import Step, TrialSource, WatchedServices
 from shared.images import canonical
 from shared.problems import InvalidInput, Problem, validation_sentence
@@ -28,6 +31,8 @@ from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import ModelUnderTestInfo, PredictRequest, SegmentRequest
 from shared.schemas.jobs import JobSpec, MethodChoice
 from shared.schemas.service import ServiceName
+
+TEMPLATES = Path(__file__).parent / "templates"
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,3 +197,18 @@ def _model_steps(services: WatchedServices, chosen: Plan, image: ImagePayload) -
         except Problem as problem:
             yield Step(model.name, "stopped", fault=problem.detail)
         yield from services.take_steps()
+
+
+def trial_page(steps: Sequence[Step], profile: str) -> str:
+    """The page of a trial with a profile of this name."""
+    return (
+        environment(TEMPLATES)
+        .get_template("trial.html")
+        .render(
+            steps=steps,
+            profile=profile,
+            style=(ASSETS / "contrafact.css").read_text(encoding="utf-8"),
+            faults=sum(bool(step.fault) for step in steps),
+            seconds=sum(step.seconds or 0.0 for step in steps),
+        )
+    )

@@ -12,19 +12,17 @@ from sqlalchemy.orm import Session
 
 from gateway.api.dependencies import Cursor, Gateway, JobId, Owner
 from gateway.comparisons import comparisons
-from gateway.comparisons.sides import comparable_jobs
-from gateway.comparisons.wording import open_differences_sentence
+from gateway.comparisons.sides import comparable_jobs, open_differences_sentence
 from gateway.database.sessions import reading
 from gateway.database.tables import Job
 from gateway.jobs import jobs
 from gateway.suites import runs
-from gateway.suites.wording import release_name
-from gateway.web.addresses import address_of, cell_parameters
-from gateway.web.rendering import render
+from gateway.suites.suites import release_name
+from gateway.web.rendering import address_of, cell_parameters, render
 from shared.problems import Conflict, InvalidInput, NotFound, Problem
 from shared.schemas.comparisons import ComparisonChoice, JobComparison
 from shared.schemas.effects import Cell
-from shared.schemas.result_rows import CounterfactualView
+from shared.schemas.results import CounterfactualView
 from shared.schemas.suites import MAX_DROP, RunResults
 
 OTHER_JOBS = 50

@@ -24,11 +24,10 @@ from gateway.feedback import calibration, marks, notes, reviews
 from gateway.feedback.answers import Turn
 from gateway.jobs import jobs
 from gateway.results import counterfactuals
-from gateway.web.addresses import images_of_cell
-from gateway.web.rendering import render
+from gateway.web.rendering import images_of_cell, render
 from shared.problems import Problem
 from shared.schemas.finding_notes import FindingNoteRequest, FindingStatus
-from shared.schemas.review_results import FAILURE_MODES
+from shared.schemas.results import FAILURE_MODES
 
 STATUSES: tuple[FindingStatus, ...] = get_args(FindingStatus)
 

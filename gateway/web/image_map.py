@@ -18,7 +18,7 @@ from gateway.results.facets import NOT_COUNTED
 from gateway.results.image_map import JobMap, JobMaps, MappedEdit, Of, mapped_edits
 from gateway.web.gallery import Choice, GalleryState, JobCounts, facets_of, filter_rows
 from gateway.web.rendering import render
-from shared.schemas.result_rows import ChangeView
+from shared.schemas.results import ChangeView
 
 WIDTH, HEIGHT = 1_000, 640  # units of the drawing
 MARGIN = 20

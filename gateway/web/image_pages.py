@@ -23,7 +23,7 @@ from gateway.storage import images
 from gateway.web.gallery import SHOWS, Arm, Choice, GalleryState, difference_address, has_masks, picture_address
 from gateway.web.rendering import render
 from shared.images import Pixels, decode
-from shared.schemas.result_rows import CounterfactualDetail
+from shared.schemas.results import CounterfactualDetail
 from shared.storage import image_key
 
 GAIN = 2  # brightness of a difference: 128 grey levels or more are white

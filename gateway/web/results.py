@@ -2,14 +2,18 @@
 
 Its state is in the address. A threshold of confidence changes the figures of one model and method without a call of a
 model, because predictions are stored with their probabilities.
+
+Links from the cells of confusion matrices to their images, and how many images the gallery shows there.
+
+The effects of one model and method as a heat map: a row for each value, a column for each class.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
@@ -21,23 +25,29 @@ from gateway.database.sessions import reading
 from gateway.database.tables import Job, Report
 from gateway.feedback.notes import finding_id, load_notes, with_notes
 from gateway.jobs import jobs
-from gateway.report.settling import open_effects, steps_for
+from gateway.report.advice import open_effects, steps_for
 from gateway.results.confusion import at_threshold
 from gateway.results.counterfactuals import first_views
 from gateway.results.filters import Filters
 from gateway.results.job_rows import load_rows
 from gateway.results.rounds import rounds_of
-from gateway.web.addresses import address_of, class_filter, gallery, images_of_cell
-from gateway.web.figure_links import matrix_link
-from gateway.web.heat_map import heat_maps, shade, side_by_side
-from gateway.web.rendering import render
+from gateway.web.rendering import Value, address_of, class_filter, gallery, images_of_cell, render
 from shared.problems import InvalidInput
 from shared.schemas.base import Contract
-from shared.schemas.effects import Cell, CellEffect
-from shared.schemas.result_rows import CounterfactualView
-from shared.schemas.results import JobResults, ModelResults
+from shared.schemas.effects import Cell, CellEffect, Direction
+from shared.schemas.metrics import ClassConfusion, ConfusionPairs, SegmentationMetrics
+from shared.schemas.results import CounterfactualView, JobResults, ModelResults
 from shared.verdicts import most_severe
 
+STEPS = (0.05, 0.1, 0.2, 0.4, 0.7)  # effects from which on a cell has the next shade; 5 points are the tested limit
+MOST_ROWS = 30  # of methods side by side
+Matrix = Literal["originals", "nulls", "counterfactuals", "difference"]
+Arm = Literal["originals", "nulls", "counterfactuals"]
+MatrixLink = Callable[[Matrix, int, int, float], "ImagesLink | None"]
+_ON: dict[Arm, str] = {"originals": "original", "nulls": "null", "counterfactuals": "counterfactual"}
+_PREDICTED: dict[Arm, str] = {
+    "originals": "predicted_original", "nulls": "predicted_null", "counterfactuals": "predicted",
+}  # fmt: skip
 PICTURES_PER_FINDING = 3
 FINDINGS_WITH_PICTURES = 12
 Name = Annotated[str | None, Field(max_length=200)]
@@ -156,3 +166,148 @@ def _of_model(results: JobResults, model: str) -> Sequence[ModelResults]:
 
 def _pair_link(job: str) -> Callable[[CounterfactualView], str]:
     return lambda view: f"/jobs/{job}/pairs/{view.id}"
+
+
+@dataclass(frozen=True, slots=True)
+class ImagesLink:
+    """The address of images in the gallery. `number` of counterfactuals there; None in older results."""
+
+    address: str
+    number: int | None
+
+    @property
+    def words(self) -> str:
+        """How many images the link leads to."""
+        return "" if self.number is None else f"{self.number:,} counterfactual{'' if self.number == 1 else 's'}"
+
+
+def matrix_link(job: str, figures: ModelResults, threshold: float) -> MatrixLink | None:
+    """The images behind a cell of the confusion matrices, by matrix, row, column and value; None without matrices."""
+    if figures.confusion is not None:
+        return partial(_class_link, job, figures, figures.confusion, threshold)
+    if figures.segmentation is not None:
+        return partial(_pixels_link, job, figures, figures.segmentation)
+    return None
+
+
+def _class_link(
+    job: str,
+    figures: ModelResults,
+    confusion: ClassConfusion,
+    threshold: float,
+    matrix: Matrix,
+    row: int,
+    column: int,
+    value: float,
+) -> ImagesLink:
+    arm = _arm(matrix, value)
+    names = confusion.columns[: -2 if threshold > 0 else -1]  # the last ones are "other" and "none"
+    filters: dict[str, Value | None] = {"on": _ON[arm], **class_filter(figures, confusion.classes[row])}
+    if column > len(names):
+        filters["confidence_below"] = str(threshold)
+    else:
+        filters["confidence_from"] = str(threshold) if threshold > 0 else None
+        filters |= {_PREDICTED[arm]: names[column]} if column < len(names) else {"other_than": names}
+    if filters.get("other_than") is None and threshold <= 0:
+        filters["on"] = None  # it is of no effect
+    address = gallery(job, model=figures.model, method=figures.method, verdict="counted", **filters)
+    return ImagesLink(address, _number(confusion.pairs, arm, row, column))
+
+
+def _pixels_link(
+    job: str,
+    figures: ModelResults,
+    metrics: SegmentationMetrics,
+    matrix: Matrix,
+    row: int,
+    column: int,
+    value: float,
+) -> ImagesLink:
+    arm = _arm(matrix, value)
+    classes = metrics.classes
+    pixels = [classes[row], *classes[column : column + 1]]  # the last column is of classes that the job does not have
+    address = gallery(job, model=figures.model, method=figures.method, verdict="counted", on=_ON[arm], pixels=pixels)
+    return ImagesLink(address, _number(metrics.pairs, arm, row, column))
+
+
+def _arm(matrix: Matrix, value: float) -> Arm:
+    """The arm behind a cell; behind a difference the one that is more often there."""
+    if matrix != "difference":
+        return matrix
+    return "counterfactuals" if value > 0 else "nulls"
+
+
+def _number(pairs: ConfusionPairs | None, arm: Arm, row: int, column: int) -> int | None:
+    if pairs is None:
+        return None
+    by_arm = {"originals": pairs.originals, "nulls": pairs.nulls, "counterfactuals": pairs.counterfactuals}
+    return by_arm[arm][row][column]
+
+
+@dataclass(frozen=True, slots=True)
+class HeatRow:
+    """The effects of one value, one for each class; None where no pair counts."""
+
+    factor: str
+    value: str
+    effects: list[CellEffect | None]
+
+
+@dataclass(frozen=True, slots=True)
+class HeatMap:
+    """The cells of one direction."""
+
+    direction: Direction
+    classes: list[str]
+    rows: list[HeatRow]
+
+
+def heat_maps(figures: ModelResults) -> list[HeatMap]:
+    """The map of the changes to values, and that of the changes from values, without those that have no cells."""
+    maps = (_heat_map(figures.cells, direction) for direction in ("to", "from"))
+    return [drawn for drawn in maps if drawn.rows]
+
+
+def _heat_map(effects: Sequence[CellEffect], direction: Direction) -> HeatMap:
+    drawn = [effect for effect in effects if effect.cell.direction == direction]
+    classes = sorted({effect.cell.label for effect in drawn})
+    by_place = {(effect.cell.factor, effect.cell.value, effect.cell.label): effect for effect in drawn}
+    values = sorted({(effect.cell.factor, effect.cell.value) for effect in drawn})
+    rows = [
+        HeatRow(factor, value, [by_place.get((factor, value, name)) for name in classes]) for factor, value in values
+    ]
+    return HeatMap(direction, classes, rows)
+
+
+def shade(effect: CellEffect) -> str:
+    """The style class of an effect: "lower-1" (worse by 5 points) to "lower-5" (by 70), "higher-1" to "higher-5"."""
+    step = sum(abs(effect.delta_accuracy) >= least for least in STEPS)
+    return "level" if not step else f"{'lower' if effect.delta_accuracy < 0 else 'higher'}-{step}"
+
+
+@dataclass(frozen=True, slots=True)
+class SideBySide:
+    """The effects of one model in the cells that several methods have; None where a method lacks the cell."""
+
+    methods: list[ModelResults]
+    rows: list[list[CellEffect | None]]
+
+
+def side_by_side(results: Iterable[ModelResults]) -> SideBySide:
+    """One model's `results` of several methods, at most 30 cells: those with a test first, then by lowest effect."""
+    methods = list(results)
+    by_method = [{_name(effect): effect for effect in figures.cells} for figures in methods]
+    shared = {name for effects in by_method for name in effects if sum(name in others for others in by_method) > 1}
+    rows = [[effects.get(name) for effects in by_method] for name in shared]
+    return SideBySide(methods, sorted(rows, key=_lowest)[:MOST_ROWS])
+
+
+def _name(effect: CellEffect) -> tuple[str, ...]:
+    cell = effect.cell
+    return cell.label, cell.factor, cell.value, cell.direction
+
+
+def _lowest(row: Sequence[CellEffect | None]) -> tuple[bool, float, tuple[str, ...]]:
+    effects = [effect for effect in row if effect is not None]
+    untested = all(effect.interval is None for effect in effects)
+    return untested, min(effect.delta_accuracy for effect in effects), _name(effects[0])

@@ -15,21 +15,18 @@ from gateway.database.sessions import reading
 from gateway.jobs import jobs
 from gateway.jobs.pace import pace_of
 from gateway.jobs.task_description import rename_masks
-from gateway.report.overlays import paint_png
 from gateway.report.page import ASSETS
-from gateway.report.thumbnails import LONGEST_SIDE, thumbnail
+from gateway.report.thumbnails import LONGEST_SIDE, paint_png, thumbnail
 from gateway.results import counterfactuals
 from gateway.results.class_colours import class_colours
 from gateway.results.counterfactuals import Listing
 from gateway.results.provenance import packet_of_image
 from gateway.storage import images
-from gateway.web.addresses import Value, address_of, cell_parameters, parameters_of
-from gateway.web.rendering import FOLDER, render
+from gateway.web.rendering import FOLDER, Value, address_of, cell_parameters, parameters_of, render
 from shared.problems import InvalidInput, NotFound
 from shared.schemas.effects import Cell
 from shared.schemas.masks import ALL_CLASSES
-from shared.schemas.result_rows import CounterfactualView
-from shared.schemas.results import JobResults, ModelResults
+from shared.schemas.results import CounterfactualView, JobResults, ModelResults
 from shared.storage import image_key
 from shared.xmp import with_xmp
 

@@ -15,7 +15,7 @@ from gateway.methods.image_scores import MAX_TEXTS
 from gateway.model_services.clients import ModelServices
 from gateway.model_services.image_shelf import ImageShelf
 from gateway.model_services.recorded import RecordedServices
-from gateway.model_services.recorded_embeddings import recorded_embeddings
+from gateway.model_services.vectors import recorded_embeddings
 from gateway.results.corroboration import Vectors, with_corroboration
 from gateway.results.own_images import SAMPLE, OwnImages, load_own_images
 from shared.chunks import chunks

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gateway.database.sessions import DATABASE_AWAY, Sessions, reading
-from gateway.model_services.cancellation import Cancellation, cancellable
+from gateway.model_services.clients import Cancellation, cancellable
 from gateway.queue import leases
 from gateway.queue.leases import Lease
 

@@ -1,17 +1,24 @@
-"""The work on one source image, as the database has it, and the image as methods see it."""
+"""The work on one source image, as the database has it, and the image as methods see it.
+
+The input images of models under test, in batches that fit one request.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from gateway.kinds import TaskKind
 from gateway.methods import JobMethod
 from gateway.methods.counterfactual import MethodImage, TaskDescription
 from gateway.model_services.image_shelf import ImageShelf
 from gateway.models_under_test.of_job import TestedModel
-from shared.schemas.base import ImagePayload
+from shared.chunks import chunks
+from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, ImagePayload
 from shared.schemas.designs import ChosenValue
+
+PIXELS_PER_REQUEST = MAX_IMAGES_PER_MESSAGE * 512**2
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,3 +71,20 @@ def source_of(work: ImageWork, shelf: ImageShelf) -> MethodImage:
         digest=work.digest,
         load=lambda background: ImagePayload(png=shelf.load(background)),
     )
+
+
+class ModelInput(NamedTuple):
+    """An input of the models under test by its digest: a counterfactual, or the original (None)."""
+
+    counterfactual_id: str | None
+    digest: str
+
+
+def requests(images: Sequence[ModelInput], pixels: int) -> Iterator[Sequence[ModelInput]]:
+    """Batches of images of so many pixels each: they are in memory together, once as they are and twice as JSON."""
+    return chunks(images, max(1, min(MAX_IMAGES_PER_MESSAGE, PIXELS_PER_REQUEST // max(1, pixels))))
+
+
+def payloads(images: Sequence[ModelInput], shelf: ImageShelf) -> list[ImagePayload]:
+    """The images of a batch. Raises ObjectMissing."""
+    return [ImagePayload(png=shelf.load(shown.digest)) for shown in images]

@@ -9,8 +9,7 @@ from gateway.kinds import Scored
 from gateway.methods.counterfactual import MethodImage
 from gateway.model_services.image_shelf import ImageShelf
 from gateway.model_services.recorded import RecordedServices
-from gateway.worker.image_work import ImageWork
-from gateway.worker.messages import ModelInput, payloads
+from gateway.worker.image_work import ImageWork, ModelInput, payloads
 from shared.seeds import derive_id
 
 

@@ -25,7 +25,7 @@ from gateway.model_services.image_shelf import ImageShelf
 from gateway.model_services.recorded import RecordedServices
 from gateway.queue.leases import Lease
 from gateway.worker import image_step
-from gateway.worker.image_rows import row_of
+from gateway.worker.image_step import row_of
 from gateway.worker.image_work import ImageWork, source_of
 from shared.endpoints import Endpoint, Reply, Request, Services
 from shared.images import decode

@@ -32,14 +32,12 @@ from gateway.database.sessions import DATABASE_AWAY, Sessions, database_now, ope
 from gateway.database.tables import Job
 from gateway.metrics import STEPS
 from gateway.model_services.breaker import Breaker, Subject
-from gateway.model_services.cancellation import Cancelled
-from gateway.model_services.clients import BrokenOff, ModelServices, is_passing
+from gateway.model_services.clients import BrokenOff, Cancelled, ModelServices, is_passing
 from gateway.model_services.image_shelf import ImageShelf
 from gateway.model_services.recorded import RecordedServices
 from gateway.model_services.recurring import RecurringReplies
 from gateway.operations.housekeeping import housekeeping_loop
-from gateway.operations.probes import database_answers
-from gateway.operations.startup import refuse_wrong_schema
+from gateway.operations.startup import database_answers, refuse_wrong_schema
 from gateway.queue import leases
 from gateway.queue.celery_tasks import WORK, send_repair, wake_worker
 from gateway.queue.leases import Lease

@@ -30,8 +30,8 @@ from gateway.analysis.calibration import (
     separation,
 )
 from gateway.feedback.calibration import CheckedEdit, label_kept, scored_images, signal_sample
-from gateway.jobs.checks_off import checks_off
 from gateway.jobs.choices import method_defaults
+from gateway.jobs.plans import checks_off
 from gateway.methods import read_method
 from gateway.methods.checks import effective_thresholds, with_label_rank
 from gateway.methods.inverted import SweepParameters

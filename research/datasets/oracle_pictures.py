@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from diffusion_service.conditioning import canny
+from diffusion_service.control_images import canny
 from diffusion_service.loading import load
 from diffusion_service.stable_diffusion import StableDiffusion
 from research.datasets.failures import failure

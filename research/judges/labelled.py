@@ -19,8 +19,8 @@ from evaluator_service.models_under_test.segmentation import ImageSegmenter
 from evaluator_service.shapes import shapes_reply
 from gateway.analysis.calibration import JudgedSample
 from gateway.methods.counterfactual import Change, Edit, Factor
-from gateway.methods.signals import caption_signals
 from gateway.methods.text_checks import differing_part
+from gateway.methods.validity import caption_signals
 from research.judges.label import Label, image_valid
 from research.judges.records import Record, read_picture, records
 from research.system.spawn_services import spawn_services

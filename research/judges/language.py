@@ -21,7 +21,7 @@ from gateway.methods.counterfactual import Change, Edit
 from gateway.methods.dillema import DillemaParameters, alternative_schema, keyword_schema, rewrite_schema
 from gateway.methods.instruct import InstructParameters
 from gateway.methods.lance import LANCE_FACTORS, LanceFactor, LanceParameters, perturb_schema
-from gateway.methods.word_diff import check_diff
+from gateway.methods.words import check_diff
 from llm_service.decoding import Continuation, Decoder, Row
 from llm_service.engines.transformers import json_grammar
 from research.domain.language_domain import LanguageDomain

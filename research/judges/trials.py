@@ -15,8 +15,8 @@ import torch
 from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor, Rendered, RenderItem
 from diffusion_service.few_steps import few_steps_of, load_networks
 from diffusion_service.segmentation import Segmenter
+from evaluator_service.model import agreement
 from evaluator_service.similarity import Scorer
-from evaluator_service.structure import agreement
 from gateway.methods.checks import check_images
 from gateway.methods.counterfactual import Edit, MethodImage, Scores, TaskDescription, Verdict
 from gateway.methods.dillema import DillemaParameters, region_of

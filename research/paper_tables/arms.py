@@ -32,7 +32,7 @@ from shared.schemas.evaluation import EmbedRequest
 from shared.schemas.jobs import JobDetail, JobSpec, MethodChoice
 from shared.schemas.language import ScoreRequest
 from shared.schemas.results import JobResults
-from tinyworld.objects.own_distribution import own_distribution
+from tinyworld.objects.demo import own_distribution
 from tinyworld.objects.world import CLASSES, Scene
 
 RUNS = Path("runs/paper-tables")

@@ -9,7 +9,7 @@ from research.measure.repair.records import MeasuredObjectRepairs, MeasuredRoadR
 from research.paper_tables.arms import ARMS
 from research.paper_tables.printing import NOTHING, at, grid, number, rate
 from research.paper_tables.rows import ArmRow, Faults, ModelFigures
-from shared.schemas.estimates import MeanOverlap, Rate
+from shared.schemas.effects import MeanOverlap, Rate
 
 Rows = Sequence[ArmRow]
 NAMING_NO_VALUES = ("lance-r", "reconstruction", "corruptions")  # methods that do not change a factor to a value

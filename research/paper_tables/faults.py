@@ -12,8 +12,8 @@ import numpy as np
 from gateway.analysis.certainty import clustered_rate
 from research.paper_tables.rows import Faults
 from research.statistics.rates import wilson
-from shared.schemas.estimates import Rate
-from shared.schemas.result_rows import CounterfactualView, ModelOpinion, PredictionView
+from shared.schemas.effects import Rate
+from shared.schemas.results import CounterfactualView, ModelOpinion, PredictionView
 
 Kind = Literal["class", "value"]
 ImageOf = Callable[[ModelOpinion], PredictionView | None]

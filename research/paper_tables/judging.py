@@ -23,8 +23,8 @@ from research.paper_tables.rows import FactorFigures, MeanDifference, TextChecks
 from research.pictures.rendered_once import Pixels
 from shared.chunks import chunks
 from shared.images import decode
-from shared.schemas.estimates import Rate
-from shared.schemas.result_rows import CounterfactualView
+from shared.schemas.effects import Rate
+from shared.schemas.results import CounterfactualView
 from shared.seeds import derive_seed
 from tinyworld.objects.world import EDIT_FACTOR, Scene
 

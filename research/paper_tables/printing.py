@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from research.paper_tables.rows import ArmRow, ModelFigures
-from shared.schemas.estimates import Rate
+from shared.schemas.effects import Rate
 from shared.schemas.metrics import Accuracy
 
 NOTHING = "–"

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, JsonValue
 
 from shared.schemas.base import Contract
-from shared.schemas.estimates import FailurePoints, Rate
+from shared.schemas.effects import FailurePoints, Rate
 from shared.schemas.metrics import PaperMetrics
 from shared.schemas.results import Cost, Funnel
 

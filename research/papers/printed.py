@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from research.paper_tables.printing import NOTHING, grid, rate
-from shared.schemas.estimates import Estimate, MeanOverlap, Rate
+from shared.schemas.effects import Estimate, MeanOverlap, Rate
 from shared.schemas.metrics import Accuracy, PaperMetrics, SegmentationScores
 from shared.schemas.repairs import ArmFigures, RepairView, SetName
 from shared.schemas.results import JobResults, ModelResults

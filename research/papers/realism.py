@@ -16,7 +16,7 @@ from gateway.analysis.effects import Floats
 from gateway.analysis.realism import kernel_distance
 from research.paper_tables.printing import NOTHING
 from shared.chunks import chunks
-from shared.schemas.result_rows import CounterfactualView
+from shared.schemas.results import CounterfactualView
 
 BATCH = 16
 MOST = 2_000  # images of a method

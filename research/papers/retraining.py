@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from research.paper_tables.printing import NOTHING, grid, rate
 from research.papers.printed import percent
-from shared.schemas.estimates import MeanOverlap, Rate
+from shared.schemas.effects import MeanOverlap, Rate
 from shared.schemas.metrics import SegmentationScores
 from shared.schemas.repairs import RepairView
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from research.paper_tables.printing import NOTHING, grid, rate
 from research.papers.printed import at, percent, points, wrong
-from shared.schemas.estimates import Estimate, Interval
+from shared.schemas.effects import Estimate, Interval
 from shared.schemas.metrics import Accuracy, PaperMetrics
 from shared.schemas.results import Funnel, JobResults, ModelResults
 

@@ -27,7 +27,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GroupKFold, cross_val_predict
 
 from diffusion_service.editors.corruptions import CORRUPTIONS, corrupt
-from evaluator_service.domain import Discriminant
+from evaluator_service.model import Discriminant
 from evaluator_service.similarity import Scorer
 from gateway.jobs.domain import scaled_down
 from research.photographs.backgrounds import backgrounds
@@ -37,7 +37,7 @@ from research.photographs.scenes import SCENES, scenes
 from research.statistics.rates import rate_text
 from shared.images import Pixels
 from shared.profiles import load_profile
-from shared.schemas.corruptions import Corruption
+from shared.schemas.diffusion import Corruption
 from tinyworld.domain.names import Domain, add_domain
 from tinyworld.domain.scenes import Split
 from tinyworld.objects.render import render as render_object

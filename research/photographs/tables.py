@@ -10,11 +10,9 @@ import numpy as np
 from gateway.analysis.certainty import LEVEL, mean_interval
 from research.paper_tables.printing import NOTHING, grid, rate
 from research.papers.retraining import repair_table
-from shared.schemas.effects import CellEffect
-from shared.schemas.estimates import Interval
+from shared.schemas.effects import CellEffect, Interval
 from shared.schemas.repairs import RepairView
-from shared.schemas.result_rows import CounterfactualView
-from shared.schemas.results import JobResults
+from shared.schemas.results import CounterfactualView, JobResults
 from shared.schemas.suites import SuiteDetail
 
 

@@ -11,7 +11,7 @@ from typing import Literal, Protocol, Self, TypeVar
 
 import numpy as np
 
-from diffusion_service.conditioning import canny, object_region, structure
+from diffusion_service.control_images import canny, object_region, structure
 from research.pictures.rendered_once import Pixels
 
 Region = Literal["full", "structure", "object", "none"]

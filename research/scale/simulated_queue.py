@@ -24,8 +24,7 @@ from typing import Literal
 from prometheus_client import CollectorRegistry
 
 from shared.batch_metrics import BatchMetrics
-from shared.batch_queue import BatchPolicy
-from shared.batching import MicroBatcher
+from shared.batching import BatchPolicy, MicroBatcher
 from shared.problems import DeadlineExceeded, Overloaded
 from shared.turns import work_started
 

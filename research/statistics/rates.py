@@ -5,7 +5,7 @@ from __future__ import annotations
 from scipy.stats import norm
 
 from gateway.analysis.certainty import LEVEL, score_interval
-from shared.schemas.estimates import Rate
+from shared.schemas.effects import Rate
 
 
 def wilson(count: int, n: int) -> Rate:

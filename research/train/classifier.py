@@ -26,7 +26,7 @@ from research.system.folders import WEIGHTS
 from research.train.loop import Recipe, recipe_record, train, training_arguments
 from research.train.model_card import Card, publish
 from shared.chunks import chunks
-from tinyworld.objects.own_distribution import PLANTS, own_distribution
+from tinyworld.objects.demo import PLANTS, own_distribution
 from tinyworld.objects.world import CLASSES, Scene, sample_scene
 
 FOLDER = WEIGHTS / "models_under_test"

@@ -27,7 +27,7 @@ from peft import LoraConfig
 from peft.utils import get_peft_model_state_dict
 from torch import Tensor, nn
 
-from diffusion_service.steps import Steps
+from diffusion_service.editors.inversion import Steps
 from research.datasets.generator_pictures import CONTROL_KINDS, ControlKind, material
 from research.networks.group_norm import speed_up_group_norm
 from research.networks.half_precision import autocast

@@ -29,7 +29,7 @@ from shared.chunks import chunks
 from shared.schemas.effects import Cell, Direction
 from shared.seeds import derive_seed
 from shared.weights import digest_folder
-from tinyworld.objects.own_distribution import SHARES, own_distribution
+from tinyworld.objects.demo import SHARES, own_distribution
 from tinyworld.objects.world import CLASSES, EDIT_FACTOR, FACTOR_VALUES, Scene
 
 Bits = NDArray[np.bool_]

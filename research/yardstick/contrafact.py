@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from gateway.jobs.renderings import planned_renderings
+from gateway.jobs.designs import planned_renderings
 from gateway.methods import METHODS as REGISTERED
 from gateway.methods import read_method
 from gateway.methods.inverted import SweepParameters

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from contrafact.client import Client
 from research.statistics.rates import wilson
 from research.yardstick.plants import Planned, Plant
-from shared.schemas.estimates import Rate
-from shared.schemas.result_rows import CounterfactualView, ModelOpinion
+from shared.schemas.effects import Rate
+from shared.schemas.results import CounterfactualView, ModelOpinion
 from tinyworld.objects.world import EDIT_FACTOR, Scene
 
 

@@ -8,8 +8,7 @@ from pydantic import Field, model_validator
 
 from research.yardstick.plants import Kind
 from shared.schemas.base import Contract
-from shared.schemas.effects import Cell
-from shared.schemas.estimates import Rate
+from shared.schemas.effects import Cell, Rate
 
 Effect = Annotated[float, Field(ge=-1, le=1)]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from gateway.analysis.limits import FALSE_DISCOVERY_RATE
 from research.yardstick.dilution import Dilution
 from research.yardstick.formats import Agreement, AnswerKey, Score, Spent
-from shared.schemas.estimates import Rate
+from shared.schemas.effects import Rate
 from tinyworld.objects.world import BACKGROUNDS
 
 

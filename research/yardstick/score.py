@@ -15,8 +15,7 @@ from scipy.stats import spearmanr
 
 from research.statistics.rates import wilson
 from research.yardstick.formats import Agreement, Answer, AnswerKey, AtDose, FoundCell, KnownModel, Score, TrueEffect
-from shared.schemas.effects import Cell
-from shared.schemas.estimates import Rate
+from shared.schemas.effects import Cell, Rate
 
 DOSES = (15, 30, 60)
 BEYOND = 0.05  # the least effect of a finding (docs/explanation/metrics.md)

@@ -1,4 +1,7 @@
-"""Base of all contracts (unknown fields refused, values frozen) and the image on the wire."""
+"""Base of all contracts (unknown fields refused, values frozen) and the image on the wire.
+
+The error document of the gateway and of every model service.
+"""
 
 from __future__ import annotations
 
@@ -108,3 +111,15 @@ class ImagePayload(Contract):
         if info.context and "images" in info.context:
             return {"digest": info.context["images"].keep(self.png)}
         return {"png": base64.b64encode(self.png).decode() if info.mode == "json" else self.png}
+
+
+class ProblemDocument(Contract):
+    """An error (RFC 9457). `detail` says what is wrong and what to change."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str | None = None

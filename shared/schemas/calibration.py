@@ -7,8 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from shared.schemas.base import Contract, Kind
-from shared.schemas.effects import CheckErrors
-from shared.schemas.estimates import Rate
+from shared.schemas.effects import CheckErrors, Rate
 from shared.schemas.validity import ValidityModel
 
 Thresholds = dict[str, dict[str, float]]

@@ -7,10 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from shared.schemas.base import Contract
-from shared.schemas.effects import Cell, Metric
-from shared.schemas.estimates import Interval
-from shared.schemas.result_rows import CounterfactualView, SourceImageView
-from shared.schemas.results import Relation
+from shared.schemas.effects import Cell, Interval, Metric
+from shared.schemas.results import CounterfactualView, Relation, SourceImageView
 
 Text = Annotated[str, Field(max_length=200)]
 # edit: both sides are scored on the same counterfactuals. source image: each on its own ones of the same source image.

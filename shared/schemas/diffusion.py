@@ -1,4 +1,11 @@
-"""Contract of diffusion_service: a source image with renderings or edits in, images out."""
+"""Contract of diffusion_service: a source image with renderings or edits in, images out.
+
+Contract of diffusion_service's compositions: a source image in, its object on other backgrounds and places out.
+
+Contract of diffusion_service's corruptions: a source image in, the same image with classical corruptions out.
+
+Contract of diffusion_service's instructed edits: a source image and instructions in, edited images out.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +15,24 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, Contract, ImagePayload
 
+CorruptionKind = Literal[
+    "gaussian_noise",
+    "shot_noise",
+    "impulse_noise",
+    "defocus_blur",
+    "motion_blur",
+    "zoom_blur",
+    "fog",
+    "brightness",
+    "contrast",
+    "pixelate",
+    "jpeg",
+]
+SEVERITIES = (1, 2, 3, 4, 5)
+MOST_BACKGROUNDS = 64  # that a job names, or takes from its images
+# Where the object goes: the edge of the image that it is moved to, or its middle.
+Place = Literal["left", "right", "top", "bottom", "middle"]
+Scale = Annotated[float, Field(ge=0.1, le=4)]
 # canny: edges. soft_edges: graded ones. hed: those of HED's network. segmentation: the segmenter's classes in colour.
 # depth: near is white.
 ControlKind = Literal["canny", "segmentation", "depth", "soft_edges", "hed"]
@@ -275,3 +300,111 @@ class EditReply(Contract):
     caption: str
     prompts: list[str]
     refusals: list[str | None] = Field(default_factory=list)
+
+
+class Composition(Contract):
+    """One image to compose: the object at a scale and place, perhaps mirrored, on a background.
+
+    `background`: None is the source's own, with the object removed; any other is cropped and scaled to the source's
+    size. With `clear` its own objects are removed first: those of `background_mask` (mode L, the background's size),
+    or without one, those that the profile's segmenter detects. `place`: None keeps the object where it is.
+    """
+
+    background: ImagePayload | None = None
+    background_mask: ImagePayload | None = None
+    clear: bool = True
+    scale: Scale = 1.0
+    place: Place | None = None
+    mirrored: bool = False
+
+
+class ComposeRequest(Contract):
+    """`POST /v1/compositions`: cut the object out of a source image and paste it, without a generator.
+
+    `mask` (mode L, the source's size) is the object where it is not 0; None: what the profile's segmenter must keep.
+    """
+
+    editor: Literal["compose"] = "compose"
+    source: ImagePayload
+    mask: ImagePayload | None = None
+    compositions: Annotated[list[Composition], Field(min_length=1, max_length=MAX_IMAGES_PER_MESSAGE - 2)]
+
+
+class ComposeReply(Contract):
+    """Images at the source's size, in the order of the request; null where a composition is refused.
+
+    `refusals` has the reason for each composition, "" for those with an image. `mask` (mode L, 255 = object) is the
+    object in the source, empty if there is none.
+    """
+
+    images: list[ImagePayload | None]
+    refusals: list[str]
+    mask: ImagePayload
+
+
+class Corruption(Contract):
+    """One corruption of the source. Severity 0 changes nothing: the null arm. `seed` determines all randomness."""
+
+    kind: CorruptionKind
+    severity: Annotated[int, Field(ge=0, le=SEVERITIES[-1])]
+    seed: Annotated[int, Field(ge=0, lt=2**63)]
+
+
+class CorruptRequest(Contract):
+    """`POST /v1/corruptions`: classical corruptions of a source image, without any network."""
+
+    editor: Literal["corruptions"] = "corruptions"
+    source: ImagePayload
+    corruptions: Annotated[list[Corruption], Field(min_length=1, max_length=MAX_IMAGES_PER_MESSAGE - 1)]
+
+
+class CorruptReply(Contract):
+    """Images at the source's size, in the order of the request."""
+
+    images: list[ImagePayload]
+
+
+MAX_INSTRUCTED_EDITS = MAX_IMAGES_PER_MESSAGE - 2  # source and mask travel too
+LONGEST_INSTRUCTION = 500
+Instruction = Annotated[str, Field(min_length=1, max_length=LONGEST_INSTRUCTION)]
+# all: the editor may change every pixel. background: not those of the object.
+EditedRegion = Literal["all", "background"]
+
+
+class InstructedEdit(Contract):
+    """One image to edit: an instruction, and the seed of its noise."""
+
+    instruction: Instruction
+    seed: Annotated[int, Field(ge=0, lt=2**63)]
+
+
+class InstructRequest(Contract):
+    """`POST /v1/instructed-edits`: edit a source image by instructions, with the profile's `[diffusion.instruct]`.
+
+    With the region `background`, the object keeps its place in the source: `mask` (mode L, the source's size) is the
+    object where it is not 0; None: what the profile's segmenter must keep. `image_guidance` is how closely the image
+    follows the source, by InstructPix2Pix; other editors ignore it.
+    """
+
+    editor: Literal["instruct"] = "instruct"
+    source: ImagePayload
+    edits: Annotated[list[InstructedEdit], Field(min_length=1, max_length=MAX_INSTRUCTED_EDITS)]
+    region: EditedRegion = "all"
+    mask: ImagePayload | None = None
+    steps: Annotated[int, Field(ge=1, le=200)] = 50
+    guidance: Guidance = 7.5
+    image_guidance: Guidance = 1.5
+
+
+class InstructReply(Contract):
+    """Images at the source's size, in the order of the request; null where an edit is refused or not finite.
+
+    `refusals` has the reason for each refused edit, "" for all others. `keep_mask` (mode L, 255 = keep) is the object
+    that the region `background` leaves out. `evaluations`: network evaluations per image; 0 if the editor is a server,
+    which does not say.
+    """
+
+    images: list[ImagePayload | None]
+    refusals: list[str]
+    keep_mask: ImagePayload | None
+    evaluations: int

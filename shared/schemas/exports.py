@@ -10,7 +10,7 @@ from shared.schemas.base import TASK_DESCRIPTION, Contract
 from shared.schemas.findings import FindingView
 from shared.schemas.jobs import MethodChoice
 from shared.schemas.masks import MaskSpec
-from shared.schemas.result_rows import ChangeView
+from shared.schemas.results import ChangeView
 from shared.schemas.service import ServiceInfo
 
 Arm = Literal["original", "null_arm", "counterfactual"]  # tables take "null" for a missing value

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from shared.schemas.base import Contract
-from shared.schemas.estimates import Interval, MeanOverlap, ProbabilityChange, Rate
+from shared.schemas.effects import Interval, MeanOverlap, ProbabilityChange, Rate
 
 
 class Accuracy(Contract):

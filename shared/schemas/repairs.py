@@ -15,8 +15,7 @@ from typing import Annotated, Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from shared.schemas.base import KIND, Contract, Kind
-from shared.schemas.effects import Metric
-from shared.schemas.estimates import Interval, MeanOverlap, Rate
+from shared.schemas.effects import Interval, MeanOverlap, Metric, Rate
 from shared.schemas.metrics import SegmentationScores
 
 REPAIR = "contrafact.repair"

@@ -8,8 +8,7 @@ from pydantic import Field
 
 from shared.schemas.base import Contract
 from shared.schemas.effects import Cell
-from shared.schemas.result_rows import CounterfactualView
-from shared.schemas.results import JobResults
+from shared.schemas.results import CounterfactualView, JobResults
 
 ReportFormat = Literal["html", "md", "json"]
 

@@ -1,19 +1,134 @@
-"""Results of a job: the models under test, the funnel, the cost and the provenance."""
+"""Results of a job: the models under test, the funnel, the cost and the provenance.
+
+What reviews show about the checks and about failures, in the results of a job.
+
+Rows of a job's results over HTTP: counterfactuals with their predictions, and failure points.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue
+from pydantic import BeforeValidator, Field, JsonValue
 
-from shared.schemas.base import TASK_DESCRIPTION, Contract
+from shared.schemas.base import TASK_DESCRIPTION, Contract, JsonObject
 from shared.schemas.designs import DesignResults
-from shared.schemas.effects import CellEffect, Metric
-from shared.schemas.estimates import EditCluster, FailurePoints, Rate, Realism, VarianceComponents
+from shared.schemas.effects import (
+    CellEffect,
+    CheckErrors,
+    EditCluster,
+    Estimate,
+    FailurePoints,
+    Judges,
+    Metric,
+    Rate,
+    Realism,
+    VarianceComponents,
+)
+from shared.schemas.jobs import ImageFailure, JobState
 from shared.schemas.metrics import ClassConfusion, OriginalsCheck, PaperMetrics, SegmentationMetrics
-from shared.schemas.review_results import Calibration, MethodReviews
-from shared.schemas.sensitivity import Sensitivity
+from shared.schemas.plans import Sensitivity
 from shared.schemas.service import ServiceInfo
+
+# LANCE's failure modes (figure 12), in its order.
+FailureMode = Literal["unlikely_label", "meaningless_edit", "poor_image", "changed_label", "bias"]
+FAILURE_MODES: Mapping[FailureMode, str] = {
+    "unlikely_label": "unlikely for its class",
+    "meaningless_edit": "meaningless change",
+    "poor_image": "poor image",
+    "changed_label": "the change took the class away",
+    "bias": "the generator's bias: it changed more, by a stereotype",
+}
+
+
+def _by_method(errors: object) -> object:
+    """Errors by method and factor. Reports of older versions have them by factor, measured with DILLEMA."""
+    if isinstance(errors, dict) and any("valid" in counts for counts in errors.values()):
+        return {"dillema": errors}
+    return errors
+
+
+class Calibration(Contract):
+    """The source of validity estimates: reviews of this job, or the checks' errors measured on another data set.
+
+    `errors` are by method and factor (or `default`), `classes` by method and class, measured on `n` counterfactuals of
+    the data set `data` that `judged_by` judged; empty if the job names no data set. With `source` "reviews", `n` is the
+    number of this job's reviewed counterfactuals. `not_used`: why the errors of `data` are not used; empty if they are.
+    """
+
+    source: Literal["profile", "reviews"] = "profile"
+    data: str = ""
+    judged_by: Judges = "people"
+    errors: Annotated[dict[str, dict[str, CheckErrors]], BeforeValidator(_by_method)] = Field(default_factory=dict)
+    classes: dict[str, dict[str, CheckErrors]] = Field(default_factory=dict)
+    n: int = 0
+    not_used: str = ""
+
+    @property
+    def corrects(self) -> bool:
+        """Whether the effects of some method are corrected for invalid counterfactuals."""
+        return self.source == "reviews" or bool(self.errors)
+
+
+class FlippedReviews(Contract):
+    """Validity of the accepted counterfactuals on which one model under test flipped: whether failures are real.
+
+    `reviewed` of the `flipped` ones have a review. `valid` is P(valid | flipped); `of_valid` the share of valid ones on
+    which it flipped, P(flipped and valid) / P(valid).
+    """
+
+    model: str
+    reviewed: int
+    flipped: int
+    valid: Estimate | None
+    of_valid: Estimate | None
+
+
+class FailureShare(Contract):
+    """The share of accepted counterfactuals with a failure mode, of those that were sampled at random and reviewed."""
+
+    mode: FailureMode
+    share: Rate
+
+    @property
+    def words(self) -> str:
+        """The mode, for people."""
+        return FAILURE_MODES[self.mode]
+
+
+class MethodReviews(Contract):
+    """Reviews of the counterfactuals of one method.
+
+    `accepted` and `rejected`: how many of each were reviewed as valid or invalid; `undecided`: unsure, or reviewers
+    disagree. `by_lot` of the accepted ones were sampled at random and represent the others; `more` such reviews (of
+    rejected ones: `more_rejected`) are needed before estimates can be given; until then they are None.
+    `prediction_powered` is P(valid) of accepted ones from the sample and a judge's scores of all of them (`validity`,
+    or the vision-language judge); None without a judge or with fewer than 20 sampled source images.
+    `valid` is P(valid) of accepted ones, `valid_rejected` of rejected ones; `accepted_if_valid` and
+    `accepted_if_invalid` are the checks' own error rates. `edit_shown` and `realism` (mean of `graded`, 1 to 5) are
+    those of randomly sampled accepted ones. So are `failures`, by mode, the most frequent one first; a counterfactual
+    with a failure mode is not valid. Missing if there are none.
+    """
+
+    method: str
+    accepted: int
+    rejected: int
+    undecided: int
+    by_lot: int
+    more: int
+    more_rejected: int
+    prediction_powered: Estimate | None = None
+    valid: Estimate | None
+    valid_rejected: Estimate | None
+    accepted_if_valid: Estimate | None
+    accepted_if_invalid: Estimate | None
+    flipped: list[FlippedReviews]
+    edit_shown: Rate | None
+    realism: float | None
+    graded: int
+    failures: Annotated[list[FailureShare], Field(exclude_if=lambda shares: not shares)] = Field(default_factory=list)
+
 
 # labelled: against the ground truth. metamorphic: without one, so the prediction on the source image must not change.
 Relation = Literal["labelled", "metamorphic"]
@@ -178,3 +293,172 @@ class JobResults(Contract):
     not_clustered: str = ""
     outside_domain: str = ""
     made: HowMade
+
+
+class ChangeView(Contract):
+    """One phrase replaced by another; values are canonical names ("after dark" → night)."""
+
+    factor: str
+    from_phrase: str
+    to_phrase: str
+    from_value: str
+    to_value: str
+
+
+class VerdictView(Contract):
+    """`accepted`, or rejected with the name of the check and its reason."""
+
+    accepted: bool
+    check: str
+    reason: str
+
+
+class ClassProbability(Contract):
+    """A class and its probability (0 to 1)."""
+
+    name: str
+    probability: float
+
+
+class ClassOverlap(Contract):
+    """A segmenter's intersection over union (0 to 1) with the reference, for one class."""
+
+    name: str
+    iou: float
+
+
+class SegmentationView(Contract):
+    """A segmenter's prediction. `map` is the digest of a grey PNG: indices into the job's `classes`, 254 for any other
+    class. Overlaps are with the mask, or without masks with the map of the original; `mean_iou` is over the classes
+    that the reference holds, None without a reference.
+    """
+
+    map: str
+    mean_iou: float | None
+    classes: list[ClassOverlap]
+
+
+class PredictionView(Contract):
+    """A model's prediction on one image; `ground_truth_probability` is given even if it is not among the `top` five.
+
+    For a segmenter `predicted` is the most frequent class, `probability` and `top` are shares of the pixels.
+    """
+
+    predicted: str
+    probability: float
+    ground_truth_probability: float | None
+    rank: Annotated[int | None, Field(description="rank of the ground truth; 1 is first")]
+    top: list[ClassProbability]
+    segmentation: SegmentationView | None = None
+
+
+class ModelOpinion(Contract):
+    """One model under test on original, null arm, sham arm, counterfactual. `flipped`: the predicted class changed.
+
+    A segmenter has flipped if it misses a class (IoU below 0.5) that it detected on the original.
+    """
+
+    model: str
+    original: PredictionView | None
+    null_arm: PredictionView | None
+    sham_arm: PredictionView | None = None
+    counterfactual: PredictionView | None
+    flipped: bool | None
+
+
+class SourceImageView(Contract):
+    """The source image of a counterfactual. `image` is a digest for `GET /images/{digest}`."""
+
+    id: str
+    position: int
+    name: str
+    ground_truth: str | None
+    image: str
+    mask: Annotated[
+        str | None, Field(description="digest of the mask: places in the job's `classes`, 255 for void")
+    ] = None
+    mask_classes: Annotated[list[str], Field(description="the classes that the mask holds")] = Field(
+        default_factory=list
+    )
+
+
+class CounterfactualView(Contract):
+    """A counterfactual: its changes, images by digest, verdict with scores, and the models' predictions."""
+
+    id: str
+    source: SourceImageView
+    method: str
+    ordinal: int
+    seed: int
+    changes: list[ChangeView]
+    caption: str
+    new_caption: str
+    image: Annotated[str | None, Field(description="null where a text check refused the edit before rendering")]
+    null_image: Annotated[
+        str | None, Field(description="the null arm's image: made as the counterfactual is, without the change")
+    ]
+    null_check: Annotated[
+        str | None, Field(description='the check that the null arm fails ("": none; null: not checked)')
+    ] = None
+    sham_image: Annotated[
+        str | None, Field(description="the sham arm's image: the caption paraphrased, all else as the counterfactual")
+    ] = None
+    sham_caption: str = ""
+    sham_check: Annotated[
+        str | None, Field(description='the check that the sham arm fails ("": none; null: there is no sham arm)')
+    ] = None
+    counted: Annotated[
+        bool, Field(description="whether the pair counts: it and the arm that it is measured against are accepted")
+    ] = True
+    control_image: str | None
+    verdict: VerdictView
+    scores: dict[str, float]
+    predictions: list[ModelOpinion]
+
+
+class CounterfactualDetail(CounterfactualView):
+    """A counterfactual with its lineage: the prompts, replies and parameters that produced it."""
+
+    lineage: JsonObject
+
+
+class ResultsPage(Contract):
+    """`GET /jobs/{id}/results`: the metrics (null until the job is done) and a page of counterfactuals.
+
+    Counterfactuals come in the order of (source position, method, ordinal); `next` is the cursor of the following page.
+    """
+
+    job: str
+    state: JobState
+    metrics: JobResults | None
+    counterfactuals: list[CounterfactualView]
+    failures: Annotated[list[ImageFailure], Field(description="the first 20 failed images")]
+    next: str | None
+
+
+class FailurePointView(Contract):
+    """The lowest severity (1 to 5; null: none) at which a model's prediction differs from `unchanged`.
+
+    `unchanged` is its prediction on the uncorrupted image; if that is wrong, the model failed without corruption.
+    """
+
+    model: str
+    corruption: str
+    unchanged: str
+    severity: int | None
+
+
+class ImageFailurePoints(Contract):
+    """The failure points of one source image, by model and corruption."""
+
+    position: int
+    name: str
+    ground_truth: str | None
+    points: list[FailurePointView]
+
+
+class FailurePointsPage(Contract):
+    """`GET /jobs/{id}/failure-points`, by position: images for which method `corruptions` is finished."""
+
+    images: list[ImageFailurePoints]
+    next: str | None

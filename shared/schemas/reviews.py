@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field
 from shared.schemas.base import Contract
 from shared.schemas.effects import Cell
 from shared.schemas.jobs import JobDetail
-from shared.schemas.review_results import FailureMode
+from shared.schemas.results import FailureMode
 
 ReviewVerdict = Literal["valid", "invalid", "unsure"]
 ConfirmingMethod = Literal["shifts", "dillema"]

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from shared.characters import refuse_deceptive
 from shared.schemas.base import Contract
-from shared.schemas.estimates import Estimate, Rate
+from shared.schemas.effects import Estimate, Rate
 
 QuestionKind = Literal["yes_no", "scale"]
 ItemKind = Literal["edit", "null", "broken", "attention"]

@@ -8,11 +8,9 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, ConfigDict, Field
 
 from shared.schemas.base import TASK_DESCRIPTION, Contract, Kind
-from shared.schemas.effects import Cell, Metric
-from shared.schemas.estimates import Interval, MeanOverlap, Rate
+from shared.schemas.effects import Cell, Interval, MeanOverlap, Metric, Rate
 from shared.schemas.jobs import JobState, Progress
-from shared.schemas.result_rows import CounterfactualView
-from shared.schemas.results import Relation
+from shared.schemas.results import CounterfactualView, Relation
 
 MAX_DROP = 5.0
 # drop: larger than the margin. held: a drop larger than the margin is ruled out. undecided: neither, or never right.

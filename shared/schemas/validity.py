@@ -9,7 +9,7 @@ from typing import Annotated, Literal, NamedTuple, get_args
 from pydantic import Field
 
 from shared.schemas.base import Contract
-from shared.schemas.estimates import Estimate
+from shared.schemas.effects import Estimate
 
 Signal = Literal["object", "recaption", "judge"]  # scores that a job has on request
 VALIDITY = "validity"  # the score that the model gives, and the check of it

@@ -15,8 +15,7 @@ from contrafact.client import Client
 from embedded.run import run_embedded
 from shared.images import encode
 from shared.profiles import load_profile, shipped_profiles
-from shared.schemas.result_rows import CounterfactualView
-from shared.schemas.results import JobResults
+from shared.schemas.results import CounterfactualView, JobResults
 from shared.schemas.reviews import ReviewRequest
 from shared.seeds import derive_seed
 from shared.weights import REPOSITORY

@@ -18,7 +18,7 @@ import yaml
 from pydantic_settings import BaseSettings
 
 from evaluator_service.models_under_test.messages import default_memory_mib
-from evaluator_service.trainer_settings import TrainerSettings
+from evaluator_service.repair_worker import TrainerSettings
 from gateway.settings import Settings
 from shared.fetch_weights import hub_files
 from shared.images import ImageSettings

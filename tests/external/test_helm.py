@@ -12,7 +12,7 @@ import promql_parser
 import pytest
 import yaml
 
-from evaluator_service.trainer_settings import TrainerSettings
+from evaluator_service.repair_worker import TrainerSettings
 from gateway.settings import Settings
 from shared.fetch_weights import hub_files
 from shared.profiles import Profile, load_profile

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from evaluator_service.models_under_test.messages import default_memory_mib
-from gateway.operations.weights_check import gigabytes, needed_weights
+from gateway.operations.doctor import gigabytes, needed_weights
 from shared.profiles import load_profile
 from shared.schemas.service import SERVICES as SERVICE_NAMES
 from shared.service_settings import ServiceSettings

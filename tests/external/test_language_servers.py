@@ -20,7 +20,7 @@ from transformers import AutoTokenizer
 
 from llm_service.app import create_app
 from llm_service.engines.transformers import load_transformers
-from llm_service.schemas import build_validator
+from llm_service.generation import build_validator
 from shared.completion import Completion
 from shared.devices import Loading
 from shared.endpoints import Services

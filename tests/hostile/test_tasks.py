@@ -10,7 +10,7 @@ import pytest
 from gateway.methods.counterfactual import MethodImage, TaskDescription
 from gateway.methods.dillema import DillemaParameters, dillema, keyword_messages, keyword_schema
 from gateway.methods.words import names_class
-from llm_service.schemas import build_validator
+from llm_service.generation import build_validator
 from shared.images import encode
 from shared.problems import InvalidInput
 from shared.schemas.base import ImagePayload

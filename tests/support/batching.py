@@ -11,8 +11,7 @@ from functools import partial
 from prometheus_client import CollectorRegistry
 
 from shared.batch_metrics import BatchMetrics
-from shared.batch_queue import BatchPolicy
-from shared.batching import MicroBatcher
+from shared.batching import BatchPolicy, MicroBatcher
 from shared.problems import OutOfMemory
 from shared.turns import work_started
 from tests.support.work_site import wait_for

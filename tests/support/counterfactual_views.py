@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shared.schemas.result_rows import (
+from shared.schemas.results import (
     ChangeView,
     ClassProbability,
     CounterfactualView,

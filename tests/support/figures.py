@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from shared.schemas.effects import Cell, CellEffect, Direction
-from shared.schemas.estimates import Interval, Rate
+from shared.schemas.effects import Cell, CellEffect, Direction, Interval, Rate
 from shared.schemas.results import Funnel, HowMade, JobResults, ModelResults
 
 INTERVAL = Interval(low=-0.9, high=-0.3, level=0.95, kind="betting")

@@ -26,7 +26,7 @@ from shared.images import decode, encode
 from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionReply, CaptionRequest
 from shared.schemas.diffusion import EditEvaluations, EditReply, EditRequest, RenderReply, RenderRequest
-from shared.schemas.doses import DoseRequest
+from shared.schemas.effects import DoseRequest
 from shared.schemas.evaluation import (
     EmbedReply,
     EmbedRequest,

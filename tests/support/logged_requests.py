@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gateway.model_services.clients import ModelServices
-from shared.schemas.compositions import ComposeReply, ComposeRequest
-from shared.schemas.corruptions import CorruptReply, CorruptRequest
-from shared.schemas.diffusion import EditReply, EditRequest, RenderReply, RenderRequest
-from shared.schemas.instructions import InstructReply, InstructRequest
+from shared.schemas.diffusion import (
+    ComposeReply,
+    ComposeRequest,
+    CorruptReply,
+    CorruptRequest,
+    EditReply,
+    EditRequest,
+    InstructReply,
+    InstructRequest,
+    RenderReply,
+    RenderRequest,
+)
 from shared.schemas.service import ServiceName
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.operations.weights_check import (
+from gateway.operations.doctor import (
     needed_weights,
 )
 from shared import __version__

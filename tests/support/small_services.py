@@ -22,12 +22,16 @@ from shared.images import decode, encode
 from shared.problems import Problem
 from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionReply, CaptionRequest
-from shared.schemas.compositions import ComposeReply, ComposeRequest
-from shared.schemas.corruptions import CorruptReply, CorruptRequest
 from shared.schemas.diffusion import (
+    ComposeReply,
+    ComposeRequest,
+    CorruptReply,
+    CorruptRequest,
     EditEvaluations,
     EditReply,
     EditRequest,
+    InstructReply,
+    InstructRequest,
     ProtectedRegion,
     ProtectionReply,
     RegionOutcome,
@@ -53,7 +57,6 @@ from shared.schemas.evaluation import (
     StructureReply,
     StructureRequest,
 )
-from shared.schemas.instructions import InstructReply, InstructRequest
 from shared.schemas.language import GenerateReply, GenerateRequest
 from shared.schemas.service import SERVICES, ServiceInfo, ServiceName, WeightsInfo
 from tests.support.listening import listen

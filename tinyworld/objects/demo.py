@@ -4,22 +4,30 @@
 
 Scenes come from the models' own distribution (mostly daylight, clear weather, photos) on geometry seeds that nothing
 was trained on. The same arguments always write the same bytes. File names are numbers: only the manifest has labels.
+
+The training distribution of the classifiers under test, and the weakness planted in one of them.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import count
 from pathlib import Path
 
 from PIL import Image
 
-from tinyworld.domain.scenes import Shown, shows
-from tinyworld.objects.own_distribution import own_distribution
+from tinyworld.domain.scenes import Shown, Split, draw_values, shows
 from tinyworld.objects.render import render
-from tinyworld.objects.world import CLASSES, Scene
+from tinyworld.objects.world import CLASSES, Scene, sample_scene
+
+# Other factors as `sample_scene` draws them.
+SHARES = {
+    "time": {"day": 0.6, "sunset": 0.3, "night": 0.1},
+    "weather": {"clear": 0.55, "rain": 0.15, "snow": 0.15, "fog": 0.15},
+    "style": {"photo": 0.7, "painting": 0.15, "sketch": 0.15},
+}
 
 
 def demo_scenes(classes: Sequence[str], per_class: int, without: Collection[Shown] = ()) -> list[Scene]:
@@ -67,3 +75,25 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+
+def own_distribution(index: int, split: Split = "under-test") -> Scene:
+    """Scene number `index` of the models' own world: mostly by day, in clear weather, as photos."""
+    scene = sample_scene(split, index)
+    return scene.changed(**draw_values(SHARES, scene.geometry_seed))
+
+
+def _all_true(scene: Scene) -> str:
+    return scene.label
+
+
+def _night_bus_is_truck(scene: Scene) -> str:
+    """Label a bus at night as a truck, as if night recordings had been annotated wrongly."""
+    return "truck" if scene.label == "bus" and scene.time == "night" else scene.label
+
+
+# The labels that each model under test was trained on.
+PLANTS: dict[str, Callable[[Scene], str]] = {
+    "street-classifier": _all_true,
+    "street-classifier-night-bus": _night_bus_is_truck,
+}

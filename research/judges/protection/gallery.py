@@ -7,11 +7,10 @@ from collections.abc import Iterator, Sequence
 import torch
 from pydantic import ValidationError
 
-from diffusion_service.control_images import ControlImages
-from diffusion_service.depth import DepthEstimator
+from diffusion_service.control_images import ControlImages, DepthEstimator
 from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor, Rendered, RenderItem
 from diffusion_service.few_steps import few_steps_of, load_networks
-from diffusion_service.palettes import palette
+from diffusion_service.model import palette
 from diffusion_service.segmentation import Segmenter
 from gateway.jobs.choices import method_defaults
 from gateway.methods.dillema import DillemaParameters, region_of

@@ -47,8 +47,7 @@ from research.yardstick.plants import MODELS, TESTED_CLASSES, Planned, Plant
 from shared.chunks import chunks
 from shared.schemas.repairs import Arm, RepairView
 from tinyworld.domain.scenes import Shown
-from tinyworld.objects.demo import write_demo
-from tinyworld.objects.own_distribution import own_distribution
+from tinyworld.objects.demo import own_distribution, write_demo
 from tinyworld.objects.world import CLASSES, Scene
 
 TASK = "classify the vehicle in the picture"

@@ -14,7 +14,7 @@ from pydantic import AliasChoices, Field
 from gateway.repairs.figures import pair, recovery, share_interval
 from research.system.packed import read_text, write_text
 from shared.schemas.base import Contract
-from shared.schemas.estimates import Rate
+from shared.schemas.effects import Rate
 from shared.schemas.repairs import (
     CONTROLS,
     TRAINED,

@@ -13,7 +13,7 @@ from diffusion_service.app import create_app
 from shared.endpoints import Services
 from shared.images import Pixels, decode, encode
 from shared.schemas.base import ImagePayload
-from shared.schemas.compositions import ComposeReply, ComposeRequest, Composition
+from shared.schemas.diffusion import ComposeReply, ComposeRequest, Composition
 from shared.service_settings import ServiceSettings
 from tests.support.serving import call, serving
 from tinyworld.objects.demo import demo_scenes

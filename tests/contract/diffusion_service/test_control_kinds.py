@@ -11,12 +11,11 @@ import torch
 from diffusers import MultiControlNetModel
 from pydantic import ValidationError
 
-from diffusion_service.control_images import ControlImages
-from diffusion_service.depth import DepthEstimator
+from diffusion_service.control_images import ControlImages, DepthEstimator
 from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor, Rendered, RenderItem
 from diffusion_service.hed import HedDetector
 from diffusion_service.loading import load
-from diffusion_service.palettes import palette
+from diffusion_service.model import palette
 from diffusion_service.segmentation import Segmenter
 from shared.problems import InvalidInput, NotFinite
 from shared.schemas.base import ImagePayload

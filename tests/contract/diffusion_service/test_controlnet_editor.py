@@ -11,7 +11,7 @@ import torch
 from diffusers import StableDiffusionControlNetPipeline
 from PIL import Image
 
-from diffusion_service.conditioning import canny
+from diffusion_service.control_images import canny
 from diffusion_service.editors.controlnet import ControlNetEditor, Rendered
 from diffusion_service.loading import load
 from diffusion_service.segmentation import Segmenter

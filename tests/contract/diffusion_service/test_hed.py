@@ -15,7 +15,7 @@ from torch.nn.functional import conv2d, interpolate, max_pool2d
 
 from diffusion_service.hed import BLOCKS, HedDetector
 from diffusion_service.hed_weights import MEAN_RGB, converted
-from gateway.operations.weights_check import needed_weights
+from gateway.operations.doctor import needed_weights
 from shared.fetch_weights import hub_files
 from shared.problems import NotFinite
 from shared.profile_diffusion import EdgeDetector

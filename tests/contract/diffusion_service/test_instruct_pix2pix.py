@@ -29,7 +29,7 @@ from shared.images import Pixels
 from shared.profile_instruct import InstructPix2Pix
 from shared.profile_unets import WholeUNet
 from shared.schemas.base import ImagePayload
-from shared.schemas.instructions import InstructedEdit, InstructReply, InstructRequest
+from shared.schemas.diffusion import InstructedEdit, InstructReply, InstructRequest
 from shared.schemas.service import ServiceInfo
 from shared.service_settings import ServiceSettings
 from shared.weights import Weights

@@ -26,8 +26,7 @@ from shared.openai_connection import MOST_BYTES as TEXT_BYTES
 from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput, Problem, UnusableReply
 from shared.profile_instruct import InstructServer
 from shared.schemas.base import ImagePayload
-from shared.schemas.corruptions import Corruption
-from shared.schemas.instructions import InstructedEdit, InstructRequest
+from shared.schemas.diffusion import Corruption, InstructedEdit, InstructRequest
 from tests.support.diffusion_requests import photo, pixels
 from tests.support.language_servers import listening
 

@@ -10,10 +10,9 @@ import pytest
 import torch
 
 from diffusion_service.attention import install
-from diffusion_service.editors import source_branch
-from diffusion_service.editors.inversion import Inversion, InversionItem, InversionKey, Inverter
+from diffusion_service.editors import inversion
+from diffusion_service.editors.inversion import Inversion, InversionItem, InversionKey, Inverter, scale_gradient
 from diffusion_service.editors.prompt_to_prompt import Edited
-from diffusion_service.editors.source_branch import scale_gradient
 from diffusion_service.loading import load
 from shared.problems import InvalidInput
 from shared.schemas.diffusion import LocalBlend, NullText, PhraseWeight
@@ -47,7 +46,7 @@ def test_direct_reconstructs_the_round_trip_through_the_autoencoder_exactly(edit
 def test_null_text_brings_guided_sampling_nearer_to_the_way_up(editor: Editor, monkeypatch: pytest.MonkeyPatch) -> None:
     """How near it comes depends on the weights; `test_shipped_editing.py` measures that on trained ones."""
     followed = editor.invert(NULL_TEXT)
-    monkeypatch.setattr(source_branch, "TOLERANCE", 1e6)  # content with the null embedding as it is
+    monkeypatch.setattr(inversion, "TOLERANCE", 1e6)  # content with the null embedding as it is
     (drifted,) = new_inverter(editor.weights).invert(NULL_TEXT, [InversionItem(source(), CAPTION)])
     assert isinstance(drifted, Inversion)
     goal = editor.invert().latents
@@ -76,7 +75,7 @@ def test_an_optimisation_that_does_nothing_is_refused(editor: Editor, monkeypatc
     assert "least_gain" in refusal.detail
     working = replace(NULL_TEXT, null_text=NullText(learning_rate=0.1, least_psnr=0))
     assert isinstance(editor.invert(working), Inversion)
-    monkeypatch.setattr(source_branch, "TOLERANCE", 1e6)
+    monkeypatch.setattr(inversion, "TOLERANCE", 1e6)
     (content,) = new_inverter(editor.weights).invert(idle, [InversionItem(source(), CAPTION)])
     assert isinstance(content, Inversion), "nothing was to be done"
 
@@ -92,7 +91,7 @@ def test_null_text_trains_embeddings_and_no_weight(editor: Editor) -> None:
 def test_null_text_stops_early_row_by_row(editor: Editor, monkeypatch: pytest.MonkeyPatch) -> None:
     untiring = 3 * STEPS + STEPS * 3 * NullText().iterations
     assert editor.invert(NULL_TEXT).evaluations <= untiring
-    monkeypatch.setattr(source_branch, "TOLERANCE", 1e6)
+    monkeypatch.setattr(inversion, "TOLERANCE", 1e6)
     fresh = new_inverter(editor.weights)
     (content,) = fresh.invert(NULL_TEXT, [InversionItem(source(), CAPTION)])
     assert isinstance(content, Inversion)
@@ -105,8 +104,8 @@ def test_rows_that_are_done_leave_the_batch(editor: Editor, monkeypatch: pytest.
     items = [InversionItem(source(), CAPTION), InversionItem(source(MIRRORED), "A bus.")]
     alone = [editor.invert(NULL_TEXT, item.source.image, item.caption) for item in items]
     tolerance = min(_last_losses(editor, inversion) for inversion in alone) * 1.5  # one row is done before the other
-    monkeypatch.setattr(source_branch, "TOLERANCE", tolerance)
-    monkeypatch.setattr(source_branch, "TOLERANCE_GROWTH", 0.0)
+    monkeypatch.setattr(inversion, "TOLERANCE", tolerance)
+    monkeypatch.setattr(inversion, "TOLERANCE_GROWTH", 0.0)
     for fixed_shapes in (False, True):
         inverter = Inverter(editor.weights, lambda *_: None, lambda _: None, fixed_shapes=fixed_shapes)
         rows: list[int] = []

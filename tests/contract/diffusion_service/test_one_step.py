@@ -17,7 +17,7 @@ from diffusion_service.instruct import TOO_LONG
 from diffusion_service.stable_diffusion import StableDiffusion
 from shared.endpoints import Services
 from shared.profile_instruct import OneStep
-from shared.schemas.instructions import InstructedEdit, InstructReply, InstructRequest
+from shared.schemas.diffusion import InstructedEdit, InstructReply, InstructRequest
 from shared.schemas.service import ServiceInfo
 from shared.service_settings import ServiceSettings
 from tests.support.diffusion_requests import photo, pixels

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from diffusion_service.editors.inversion import Inversion, InversionItem, Inverter
+from diffusion_service.editors.inversion import Inversion, InversionItem, Inverter, Steps
 from diffusion_service.editors.prompt_to_prompt import Edited, EditItem, PromptToPromptEditor, Refusal
 from diffusion_service.stable_diffusion import StableDiffusion
-from diffusion_service.steps import Steps
 from shared.images import Pixels
 from shared.problems import NotFinite
 from shared.schemas.diffusion import LocalBlend, PhraseWeight, PromptEdit

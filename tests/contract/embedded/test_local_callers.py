@@ -8,7 +8,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from embedded.local_callers import LocalCallers
+from embedded.run import LocalCallers
 from tests.support.listening import listen
 
 FOREIGN = [

@@ -16,7 +16,7 @@ from tests.support.service_settings import settings
 from tests.support.serving import call, serving
 from tests.support.small_evaluator import write_classifier, write_scorer
 from tests.support.small_profile import write_profile
-from tinyworld.objects.own_distribution import own_distribution
+from tinyworld.objects.demo import own_distribution
 from tinyworld.objects.render import render
 
 

@@ -14,8 +14,7 @@ import httpx
 import pytest
 from fastapi import Request, Response
 
-from embedded.celery_thread import CeleryThread
-from embedded.run import run_embedded
+from embedded.run import CeleryThread, run_embedded
 from gateway.queue.celery_tasks import wake_worker
 from gateway.worker.worker import Worker, register
 from shared.celery_app import open_celery

@@ -17,7 +17,7 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 
 from llm_service.app import create_app
 from llm_service.engines.transformers import JSON_STYLE, load_transformers
-from llm_service.schemas import build_validator
+from llm_service.generation import build_validator
 from shared.devices import Loading
 from shared.endpoints import Services
 from shared.problems import InvalidInput

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from caption_service.sampling import RowNoise, Sampling, in_nucleus
+from caption_service.in_process import RowNoise, Sampling, in_nucleus
 
 PROBABILITIES = torch.tensor([0.1, 0.5, 0.05, 0.3, 0.05])
 LOGITS = PROBABILITIES.log()

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from contrafact.background_files import with_backgrounds
 from contrafact.client import Client
-from shared.schemas.compositions import MOST_BACKGROUNDS
+from contrafact.submit_command import with_backgrounds
+from shared.schemas.diffusion import MOST_BACKGROUNDS
 from shared.schemas.jobs import MethodChoice
 
 

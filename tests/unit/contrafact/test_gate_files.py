@@ -6,9 +6,8 @@ import re
 from collections.abc import Sequence
 from xml.etree import ElementTree
 
-from contrafact.gate_files import MAX_ROWS, gate_markdown, junit_document
-from shared.schemas.effects import Cell
-from shared.schemas.estimates import Interval, Rate
+from contrafact.suite_commands import MAX_ROWS, gate_markdown, junit_document
+from shared.schemas.effects import Cell, Interval, Rate
 from shared.schemas.suites import CellComparison, Judgement, RunResults
 
 JUDGEMENTS: tuple[Judgement, ...] = ("held", "undecided", "drop", "too few images")

@@ -12,7 +12,7 @@ import torch
 from contrafact.client import Client
 from contrafact.maite import CounterfactualAugmentation, CounterfactualDataset
 from shared.images import digest, encode
-from shared.schemas.result_rows import CounterfactualView
+from shared.schemas.results import CounterfactualView
 from tests.support.counterfactual_views import counterfactual_view
 
 if TYPE_CHECKING:

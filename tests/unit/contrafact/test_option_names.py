@@ -7,7 +7,7 @@ import re
 from typer.main import get_command
 
 from contrafact.cli import app
-from contrafact.option_names import _OPTIONS, in_options
+from contrafact.command_line import _OPTIONS, in_options
 from gateway.intake.intake import MAP_LABELS, WITHOUT_LABELS
 
 

@@ -16,8 +16,7 @@ from shared.schemas.calibration import (
     JobCalibration,
     MethodCalibration,
 )
-from shared.schemas.effects import CheckErrors
-from shared.schemas.estimates import Rate
+from shared.schemas.effects import CheckErrors, Rate
 from tests.support.small_profile import write_profile as write_small_profile
 
 JOB_THRESHOLDS = {"structure": {"default": 0.2, "weather": 0.15}}

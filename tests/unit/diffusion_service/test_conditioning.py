@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from diffusion_service.conditioning import canny, object_region, structure
+from diffusion_service.control_images import canny, object_region, structure
 from diffusion_service.geometry import MAX_AREA, fit, to_model, to_source
 
 SIZE = 128

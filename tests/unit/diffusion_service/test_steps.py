@@ -8,7 +8,7 @@ import pytest
 import torch
 from diffusers import DDIMScheduler
 
-from diffusion_service.steps import Steps
+from diffusion_service.editors.inversion import Steps
 from shared.problems import InvalidInput
 
 EPSILON = {"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear", "set_alpha_to_one": False}

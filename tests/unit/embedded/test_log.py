@@ -8,7 +8,7 @@ import warnings
 import pytest
 from transformers.utils.logging import get_logger
 
-from embedded.log import quiet_libraries
+from embedded.run import quiet_libraries
 
 
 def test_libraries_are_quiet_and_the_caller_is_not(

@@ -9,12 +9,12 @@ import pytest
 from PIL import Image
 from sklearn.datasets import load_sample_images
 
-from evaluator_service.domain import DomainJudge
+from evaluator_service.model import DomainJudge
 from evaluator_service.similarity import Scorer
 from gateway.jobs.domain import small_copy
 from shared.images import Pixels, decode, encode
 from shared.profiles import load_profile
-from tinyworld.objects.own_distribution import own_distribution as own_objects
+from tinyworld.objects.demo import own_distribution as own_objects
 from tinyworld.objects.render import render as render_object
 from tinyworld.roads.own_distribution import own_distribution as own_roads
 from tinyworld.roads.render import render as render_road

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from evaluator_service.known_texts import MOST, KnownTexts
+from evaluator_service.model import MOST, KnownTexts
 from shared.problems import DeadlineExceeded, Overloaded
 from tests.support.batching import soon
 

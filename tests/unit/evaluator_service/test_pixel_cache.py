@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from evaluator_service.pixel_cache import PixelCache
+from evaluator_service.repair_worker import PixelCache
 from shared.images import Mode, Pixels
 
 SIDE = 100

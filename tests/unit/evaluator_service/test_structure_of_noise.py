@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
-from evaluator_service.structure import agreement
+from evaluator_service.model import agreement
 from shared.profiles import load_profile, shipped_profiles
 from tinyworld.objects.render import render
 from tinyworld.objects.world import sample_scene

@@ -15,8 +15,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from shared import batching
 from shared.batch_metrics import BatchMetrics
-from shared.batch_queue import BatchPolicy, BatchQueue, Entry
-from shared.batching import MicroBatcher
+from shared.batching import BatchPolicy, BatchQueue, Entry, MicroBatcher
 from shared.problems import DeadlineExceeded, NotReady, OutOfMemory, Overloaded
 from tests.support.batching import PATIENCE, Recorder, batcher, soon
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shared.schemas.effects import CellEffect, Standing
-from shared.schemas.estimates import Interval, Rate
+from shared.schemas.effects import CellEffect, Interval, Rate, Standing
 from shared.schemas.metrics import ExchangedClass, OriginalsCheck, OriginalsStanding
 from shared.schemas.results import CheckCount, JobResults
 from shared.verdicts import (

@@ -14,17 +14,19 @@ from research.paper_tables.rows import ArmRow, Distance, ModelFigures
 from research.paper_tables.tables import tables
 from research.statistics.rates import wilson
 from shared.images import encode
-from shared.schemas.estimates import FailurePoints, Rate
+from shared.schemas.effects import FailurePoints, Rate
 from shared.schemas.metrics import Accuracy, AllOrNone, PaperMetrics
-from shared.schemas.result_rows import (
+from shared.schemas.results import (
     ChangeView,
+    CheckCount,
+    Cost,
     CounterfactualView,
+    Funnel,
     ModelOpinion,
     PredictionView,
     SourceImageView,
     VerdictView,
 )
-from shared.schemas.results import CheckCount, Cost, Funnel
 from tinyworld.objects.captions import describe
 from tinyworld.objects.proposals import rephrase
 from tinyworld.objects.world import CLASSES, Scene

@@ -10,11 +10,10 @@ from research.papers.printed import Measured, Printed, printed_table
 from research.papers.retraining import pixels_found_table
 from research.papers.tables import dillema_tables, lance_tables
 from research.statistics.rates import wilson
-from shared.schemas.estimates import EditCluster, Estimate, Interval, MeanOverlap, ProbabilityChange
+from shared.schemas.effects import EditCluster, Estimate, Interval, MeanOverlap, ProbabilityChange
 from shared.schemas.metrics import Accuracy, AllOrNone, PaperMetrics, SegmentationScores
 from shared.schemas.repairs import ArmFigures, Paired, RepairResult, SetFigures
-from shared.schemas.results import HowMade, JobResults, ModelResults
-from shared.schemas.review_results import FlippedReviews, MethodReviews
+from shared.schemas.results import FlippedReviews, HowMade, JobResults, MethodReviews, ModelResults
 from shared.schemas.studies import QuestionFigures, StudyResults
 from tests.support.repair_views import finished_repair
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from research.train.classifier import NAMES, WEAKNESSES
-from tinyworld.objects.own_distribution import PLANTS
+from tinyworld.objects.demo import PLANTS
 
 
 def test_the_card_of_each_classifier_states_its_weakness() -> None:

@@ -15,7 +15,7 @@ from research.yardstick.classifiers import TRAINING_SHARE, VIEWS, Lessons, Lower
 from research.yardstick.contrafact import profile_text
 from research.yardstick.plants import CLEAN, MODELS, PLANTED, TESTED_CLASSES, Planned, is_left_out_at_start
 from shared.profiles import load_profile
-from tinyworld.objects.own_distribution import own_distribution
+from tinyworld.objects.demo import own_distribution
 from tinyworld.objects.world import BACKGROUNDS, CLASSES, FACTOR_VALUES
 
 SCENES = [training_scene(index) for index in range(2_000)]

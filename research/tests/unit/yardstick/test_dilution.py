@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from research.yardstick.dilution import dilutions
 from research.yardstick.plants import Planned, Plant
-from shared.schemas.result_rows import (
+from shared.schemas.results import (
     ChangeView,
     CounterfactualView,
     ModelOpinion,
@@ -14,7 +14,7 @@ from shared.schemas.result_rows import (
     SourceImageView,
     VerdictView,
 )
-from tinyworld.objects.own_distribution import own_distribution
+from tinyworld.objects.demo import own_distribution
 from tinyworld.objects.world import BACKGROUNDS
 
 PLANT = Plant("relabelled", "bus", "time", "night", "truck", BACKGROUNDS[:2])

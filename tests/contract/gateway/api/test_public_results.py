@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event, select
 
-from gateway.api.event_feed import BATCH, POLL_SECONDS
+from gateway.api.events import BATCH, POLL_SECONDS
 from gateway.database.events import add_event
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import Job, Report, SourceImage

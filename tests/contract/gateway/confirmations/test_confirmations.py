@@ -17,8 +17,7 @@ from gateway.report.build import build_report
 from gateway.results.cells import with_cells
 from gateway.results.confirmation import why_not_tested
 from shared.schemas.designs import LONGEST_VALUE
-from shared.schemas.effects import Cell, CellEffect
-from shared.schemas.estimates import Confirmation, Interval
+from shared.schemas.effects import Cell, CellEffect, Confirmation, Interval
 from shared.schemas.results import ModelResults
 from tests.support.drawn_job import add_second_changes
 from tests.support.gateway_under_test import Gateway

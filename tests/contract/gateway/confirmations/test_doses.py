@@ -21,7 +21,7 @@ from gateway.report.build import build_report
 from gateway.results.provenance import packets_of_job
 from shared.images import encode
 from shared.profile_instruct import Instruct, InstructPix2Pix, InstructServer
-from shared.schemas.doses import DoseCurve
+from shared.schemas.effects import DoseCurve
 from shared.schemas.jobs import JobSpec
 from shared.schemas.results import JobResults
 from tests.support.drawn_job import add_second_changes

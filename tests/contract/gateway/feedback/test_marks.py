@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from contrafact.cli import app
 from gateway.auth.keys import Scope, create_key
-from shared.schemas.estimates import Corroboration
+from shared.schemas.effects import Corroboration
 from shared.schemas.own_images import OwnImagesView
 from tests.support.compared_findings import digests_of, write_compared_report
 from tests.support.databases import ON_SQLITE

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from caption_service.app import create_app
+from gateway.methods.checks import recaption_images
 from gateway.methods.counterfactual import MethodImage, TaskDescription
-from gateway.methods.recaption import recaption_images
 from gateway.model_services.clients import ModelServices
 from shared.images import encode
 from shared.schemas.base import ImagePayload

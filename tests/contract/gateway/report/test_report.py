@@ -26,8 +26,7 @@ from gateway.results.job_rows import load_rows
 from gateway.results.measure import measure
 from shared.schemas.metrics import OriginalsCheck
 from shared.schemas.reports import JobReport
-from shared.schemas.results import JobResults
-from shared.schemas.review_results import Calibration
+from shared.schemas.results import Calibration, JobResults
 from shared.storage import DirectoryStore
 from shared.wording import nothing_accepted, percent
 from tests.support.drawn_job import add_drawn_job, serve_drawn_job

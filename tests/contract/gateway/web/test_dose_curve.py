@@ -15,7 +15,7 @@ from gateway.database.tables import LOCAL_OWNER, Counterfactual, Image, Job, Own
 from gateway.methods import read_method
 from gateway.report.build import build_report
 from shared.images import from_array
-from shared.schemas.corruptions import SEVERITIES
+from shared.schemas.diffusion import SEVERITIES
 from shared.storage import ObjectStore, image_key
 from tests.support.browser import needs_browser, open_page, overflow, violations
 from tests.support.gateway_under_test import Gateway, serve_gateway

@@ -20,8 +20,7 @@ from diffusion_service.app import create_app as create_diffusion_service
 from embedded.run import Embedded, run_embedded
 from embedded.serving import ListeningPort
 from evaluator_service.app import create_app as create_evaluator_service
-from gateway.methods.background_values import value_of_background
-from gateway.methods.compose import Background, ComposeParameters, compose
+from gateway.methods.compose import Background, ComposeParameters, compose, value_of_background
 from gateway.methods.counterfactual import MethodCounterfactual, MethodImage, TaskDescription
 from shared.images import decode, encode
 from shared.schemas.base import ImagePayload

@@ -23,7 +23,7 @@ from gateway.methods.counterfactual import MethodImage, TaskDescription
 from shared.images import encode
 from shared.profiles import load_profile
 from shared.schemas.base import ImagePayload, JsonObject
-from shared.schemas.corruptions import SEVERITIES
+from shared.schemas.diffusion import SEVERITIES
 from shared.schemas.service import SERVICES
 from shared.service_settings import ServiceSettings
 from tests.support.http_jobs import finished

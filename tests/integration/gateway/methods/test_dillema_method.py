@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gateway.jobs.choices import plan
-from gateway.jobs.renderings import planned_renderings
+from gateway.jobs.designs import planned_renderings
 from gateway.methods import dillema as steps
 from gateway.methods.counterfactual import MethodCounterfactual, MethodImage, TaskDescription
 from gateway.methods.dillema import DillemaParameters, dillema

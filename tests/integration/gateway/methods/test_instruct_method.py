@@ -14,16 +14,16 @@ from sqlalchemy import select
 
 from gateway.database.sessions import Sessions
 from gateway.database.tables import Counterfactual
-from gateway.jobs.backgrounds import check_compositions
 from gateway.jobs.choices import plan
 from gateway.jobs.designs import with_design
+from gateway.jobs.submit import check_compositions
 from gateway.methods.counterfactual import MethodCounterfactual
 from gateway.methods.instruct import SHAM_INSTRUCTION, InstructParameters, instruct
 from gateway.worker.replay import replay
 from shared.problems import InvalidInput
 from shared.profile_instruct import InstructServer
 from shared.profiles import Profile, load_profile
-from shared.schemas.instructions import MAX_INSTRUCTED_EDITS
+from shared.schemas.diffusion import MAX_INSTRUCTED_EDITS
 from shared.schemas.jobs import JobSpec
 from shared.schemas.language import GenerateReply, GenerateRequest
 from shared.storage import DirectoryStore

@@ -10,9 +10,8 @@ import pytest
 
 from evaluator_service.app import create_app
 from gateway.jobs.choices import method_defaults
-from gateway.methods.checks import Pictures, check_images
+from gateway.methods.checks import ACCEPTED_BY_SECOND, UNCALIBRATED, Pictures, check_images
 from gateway.methods.counterfactual import Change, Edit, MethodImage, TaskDescription
-from gateway.methods.second_scorer import ACCEPTED_BY_SECOND, UNCALIBRATED
 from gateway.model_services.clients import ModelServices
 from shared.images import encode
 from shared.problems import Problem

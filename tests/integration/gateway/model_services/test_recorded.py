@@ -39,9 +39,17 @@ from shared.problems import (
 )
 from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionRequest
-from shared.schemas.diffusion import EditRequest, PromptEdit, Protection, Rendering, RenderReply, RenderRequest
+from shared.schemas.diffusion import (
+    EditRequest,
+    InstructedEdit,
+    InstructRequest,
+    PromptEdit,
+    Protection,
+    Rendering,
+    RenderReply,
+    RenderRequest,
+)
 from shared.schemas.evaluation import EmbedReply, EmbedRequest, PredictRequest
-from shared.schemas.instructions import InstructedEdit, InstructRequest
 from shared.schemas.language import GenerateRequest, Message
 from shared.schemas.service import SERVICES, WeightsInfo
 from shared.storage import DirectoryStore, call_key, image_key

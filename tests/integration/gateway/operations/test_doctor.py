@@ -17,9 +17,12 @@ from sqlalchemy import text, update
 from gateway.auth.keys import create_key
 from gateway.database.sessions import Sessions
 from gateway.database.tables import SourceImage
-from gateway.operations.doctor import Answer, Clock, _clocks, examine
-from gateway.operations.weights_check import (
+from gateway.operations.doctor import (
+    Answer,
+    Clock,
+    _clocks,
     device_of,
+    examine,
     onnx_hint,
 )
 from gateway.settings import Settings

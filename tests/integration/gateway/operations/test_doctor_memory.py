@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.operations.weights_check import (
+from gateway.operations.doctor import (
     gigabytes,
     memory,
     needed_weights,

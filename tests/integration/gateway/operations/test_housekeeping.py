@@ -33,6 +33,7 @@ from gateway.model_services.image_shelf import ImageShelf
 from gateway.operations import housekeeping
 from gateway.operations.housekeeping import (
     LISTING,
+    MOST_ERRORS,
     NAME,
     Graces,
     Removed,
@@ -40,7 +41,6 @@ from gateway.operations.housekeeping import (
     is_due,
     run_housekeeping,
 )
-from gateway.operations.object_cleaner import MOST_ERRORS
 from gateway.settings import Settings
 from gateway.storage import images
 from shared.images import encode

@@ -14,7 +14,7 @@ from gateway.database.counts import count_rows
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import LOCAL_OWNER, Job
 from gateway.jobs import jobs
-from gateway.jobs.progress import progress
+from gateway.jobs.jobs import progress
 from gateway.queue import leases
 from shared.problems import InvalidInput
 from shared.storage import DirectoryStore

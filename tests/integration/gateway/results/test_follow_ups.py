@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from gateway.database.sessions import Sessions
 from gateway.database.tables import Job, Report
 from gateway.report.build import store_report
-from gateway.results.follow_ups import load_follow_ups
+from gateway.results.confirmation import load_follow_ups
 from tests.support.databases import ON_SQLITE
 from tests.support.figures import job_results, results
 from tests.support.rows import add_job

@@ -23,8 +23,7 @@ from shared.schemas.effects import CheckErrors
 from shared.schemas.evaluation import ModelUnderTestInfo
 from shared.schemas.jobs import JobSpec
 from shared.schemas.masks import MaskSpec
-from shared.schemas.results import JobResults
-from shared.schemas.review_results import Calibration
+from shared.schemas.results import Calibration, JobResults
 from shared.storage import image_key
 from tests.support.databases import ON_SQLITE
 from tests.support.json_values import value_at

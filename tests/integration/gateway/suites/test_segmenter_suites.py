@@ -17,8 +17,7 @@ from gateway.suites.runs import results
 from shared.images import decode
 from shared.problems import InvalidInput
 from shared.schemas.base import Kind
-from shared.schemas.effects import Cell
-from shared.schemas.estimates import MeanOverlap
+from shared.schemas.effects import Cell, MeanOverlap
 from shared.schemas.evaluation import ModelUnderTestInfo
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.suites import CellComparison, RunResults, SuiteRequest

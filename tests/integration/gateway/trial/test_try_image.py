@@ -12,9 +12,8 @@ from typer.testing import CliRunner
 from embedded.run import Embedded, run_embedded
 from gateway.commands import app
 from gateway.model_services.clients import ModelServices
-from gateway.trial.page import trial_page
 from gateway.trial.steps import Step
-from gateway.trial.try_image import TrialImage, try_image
+from gateway.trial.try_image import TrialImage, trial_page, try_image
 from shared.images import encode
 from shared.problems import InvalidInput, Malformed
 from shared.profiles import load_profile

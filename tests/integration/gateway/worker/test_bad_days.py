@@ -17,7 +17,7 @@ from sqlalchemy import select
 import gateway.database.table_base
 import gateway.model_services.clients
 from gateway.database.tables import Counterfactual, Job
-from gateway.jobs.progress import progress
+from gateway.jobs.jobs import progress
 from gateway.queue import job_states
 from gateway.results.job_rows import load_rows
 from gateway.results.measure import measure

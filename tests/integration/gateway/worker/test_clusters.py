@@ -14,9 +14,9 @@ from gateway.database.tables import Job, Prediction
 from gateway.model_services.clients import ModelServices
 from gateway.report.build import write_report
 from gateway.results.job_rows import JobRows
-from gateway.worker.clusters_step import cluster
+from gateway.worker.analysis_step import cluster
 from shared.profiles import load_profile
-from shared.schemas.estimates import EditCluster
+from shared.schemas.effects import EditCluster
 from shared.schemas.results import JobResults
 from tests.support.databases import ON_SQLITE
 from tests.support.drawn_job import add_drawn_job

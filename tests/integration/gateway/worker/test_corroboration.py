@@ -13,18 +13,16 @@ from sqlalchemy import select, update
 from evaluator_service.app import create_app
 from gateway.database.tables import LOCAL_OWNER, Counterfactual, SourceImage
 from gateway.jobs import jobs
-from gateway.model_services.cancellation import Cancelled
-from gateway.model_services.clients import ModelServices
+from gateway.model_services.clients import Cancelled, ModelServices
 from gateway.model_services.image_shelf import ImageShelf
 from gateway.model_services.recorded import RecordedServices
-from gateway.model_services.recorded_embeddings import recorded_embeddings
+from gateway.model_services.vectors import recorded_embeddings
 from gateway.report.build import write_report
 from gateway.results.job_rows import JobRows
 from gateway.worker.corroboration_step import corroborate
 from shared.profiles import load_profile
 from shared.schemas.base import ImagePayload
-from shared.schemas.effects import CellEffect
-from shared.schemas.estimates import Corroboration
+from shared.schemas.effects import CellEffect, Corroboration
 from shared.schemas.evaluation import EmbedRequest
 from shared.schemas.results import JobResults
 from shared.schemas.service import SERVICES

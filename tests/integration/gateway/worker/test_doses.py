@@ -9,7 +9,7 @@ from gateway.jobs import jobs
 from gateway.methods import read_method
 from gateway.queue import leases
 from shared.schemas.base import JsonObject
-from shared.schemas.doses import DoseCurve
+from shared.schemas.effects import DoseCurve
 from tests.support.rows import let_time_pass
 from tests.support.small_services import CAPTION
 from tests.support.work_site import Site, wait_for

@@ -12,7 +12,7 @@ from gateway.results.job_rows import load_rows
 from gateway.results.measure import measure
 from shared.label_maps import VOID
 from shared.schemas.base import ImagePayload
-from shared.schemas.estimates import Rate
+from shared.schemas.effects import Rate
 from shared.schemas.evaluation import PredictRequest
 from shared.schemas.service import SERVICES
 from shared.storage import image_key

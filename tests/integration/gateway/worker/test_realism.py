@@ -13,17 +13,15 @@ from sqlalchemy import select, update
 from embedded.serving import ListeningPort
 from evaluator_service.app import create_app as evaluator
 from gateway.database.tables import Counterfactual, SourceImage
-from gateway.model_services.cancellation import Cancelled
-from gateway.model_services.clients import ModelServices
+from gateway.model_services.clients import Cancelled, ModelServices
 from gateway.report.build import write_report
 from gateway.results.job_rows import JobRows
 from gateway.results.realism import load_pairs
-from gateway.worker.analysis_step import with_service_figures
-from gateway.worker.realism_step import with_realism
+from gateway.worker.analysis_step import with_realism, with_service_figures
 from llm_service.app import create_app as language
 from shared.endpoints import INFO
 from shared.profiles import load_profile
-from shared.schemas.estimates import Realism
+from shared.schemas.effects import Realism
 from shared.schemas.results import JobResults
 from tests.support.databases import ON_SQLITE
 from tests.support.drawn_job import add_drawn_job

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import func, select
 
 import gateway.worker.worker as worker_module
-from embedded.celery_thread import CeleryThread
+from embedded.run import CeleryThread
 from gateway.database.tables import LOCAL_OWNER, Counterfactual, Event, Job, Prediction, Report
 from gateway.jobs import jobs
 from gateway.queue import leases

@@ -17,8 +17,8 @@ from gateway.model_services.clients import ModelServices
 from gateway.model_services.image_shelf import ImageShelf
 from gateway.model_services.recorded import RecordedServices
 from gateway.queue import leases
-from gateway.worker import image_step, messages
-from shared.schemas.corruptions import SEVERITIES
+from gateway.worker import image_step, image_work
+from shared.schemas.diffusion import SEVERITIES
 from shared.schemas.service import SERVICES
 from tests.support.work_site import Site
 
@@ -39,7 +39,7 @@ def traced() -> Iterator[None]:
 @pytest.mark.slow
 def test_a_step_drops_images_that_are_saved(site: Site, traced: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(image_shelf, "SAVED_BYTES", SAVED_BYTES)
-    monkeypatch.setattr(messages, "PIXELS_PER_REQUEST", IMAGES_PER_REQUEST * SIZE[0] * SIZE[1])
+    monkeypatch.setattr(image_work, "PIXELS_PER_REQUEST", IMAGES_PER_REQUEST * SIZE[0] * SIZE[1])
     site.add_job(images=1, methods=[{"name": "corruptions", "parameters": {"corruptions": list(ALL)}}], size=SIZE)
     with site.sessions.begin() as session:
         lease = leases.claim(session, 60)

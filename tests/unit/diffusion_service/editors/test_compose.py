@@ -21,7 +21,7 @@ from diffusion_service.editors.compose import (
 )
 from shared.images import Pixels
 from shared.regions import Mask
-from shared.schemas.compositions import Composition, Place
+from shared.schemas.diffusion import Composition, Place
 
 PLACES: list[Place | None] = [None, "left", "right", "top", "bottom", "middle"]
 

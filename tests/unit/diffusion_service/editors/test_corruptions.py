@@ -14,7 +14,7 @@ from diffusion_service.editors import corruptions
 from diffusion_service.editors.corruptions import CORRUPTIONS, corrupt
 from shared.images import Pixels
 from shared.problems import InvalidInput
-from shared.schemas.corruptions import SEVERITIES, Corruption, CorruptionKind
+from shared.schemas.diffusion import SEVERITIES, Corruption, CorruptionKind
 from tinyworld.objects.demo import demo_scenes
 from tinyworld.objects.render import render
 

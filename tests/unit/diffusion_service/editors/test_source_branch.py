@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from diffusion_service.editors import source_branch
-from diffusion_service.editors.source_branch import SourceBranch, scale_gradient
+from diffusion_service.editors import inversion
+from diffusion_service.editors.inversion import SourceBranch, Steps, scale_gradient
 from diffusion_service.prompts import Conditioning
-from diffusion_service.steps import Steps
 from shared.schemas.diffusion import NullText
 
 STEPS = Steps.of({"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear"}, 2)
@@ -21,8 +20,8 @@ STEPS = Steps.of({"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "sc
 def test_a_row_that_is_done_costs_no_more_passes(
     monkeypatch: pytest.MonkeyPatch, fixed_shapes: bool, rows: list[int]
 ) -> None:
-    monkeypatch.setattr(source_branch, "TOLERANCE", 1e-9)
-    monkeypatch.setattr(source_branch, "TOLERANCE_GROWTH", 0.0)
+    monkeypatch.setattr(inversion, "TOLERANCE", 1e-9)
+    monkeypatch.setattr(inversion, "TOLERANCE_GROWTH", 0.0)
     passes: list[int] = []
 
     def predict(self: SourceBranch, latents: Tensor, step: int, states: Tensor) -> Tensor:

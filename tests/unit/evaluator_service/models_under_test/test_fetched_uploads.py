@@ -17,8 +17,7 @@ from evaluator_service.models_under_test.messages import Limits
 from evaluator_service.models_under_test.quarantine import Quarantine
 from evaluator_service.models_under_test.uploads import UploadedModels
 from shared.batch_metrics import BatchMetrics
-from shared.batch_queue import BatchPolicy
-from shared.batching import MicroBatcher
+from shared.batching import BatchPolicy, MicroBatcher
 from shared.problems import DependencyFailed, InvalidInput, NotFound
 from shared.schemas.evaluation import UploadedModel
 from tests.support.archives import tarred

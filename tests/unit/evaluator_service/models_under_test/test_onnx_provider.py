@@ -6,7 +6,7 @@ import onnxruntime
 import pytest
 
 from evaluator_service.models_under_test.onnx_models import onnx_provider
-from evaluator_service.trainer_settings import TrainerSettings
+from evaluator_service.repair_worker import TrainerSettings
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda:0"])

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from evaluator_service.models_under_test.pace import Pace
+from evaluator_service.models_under_test.uploads import Pace
 from shared.batching import BatchTooLong
 from shared.images import Pixels
 

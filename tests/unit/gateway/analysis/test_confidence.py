@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gateway.analysis.confidence import NO_CLASS, at_confidence
-from gateway.analysis.confusion import confusion, shares
+from gateway.analysis.confusion import NO_CLASS, at_confidence, confusion, shares
 from gateway.analysis.effects import Counting, Outcomes, Predictions, Ranks, differences
 from gateway.analysis.findings import assess, describe
 from shared.schemas.effects import Cell

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gateway.analysis.doses import Return, Trend, dose_trend, interval_of, return_verdict, trend_verdict
-from shared.schemas.estimates import Interval
+from shared.schemas.effects import Interval
 
 DOSES = np.array([0.5, 1.0, 1.5])
 

@@ -15,7 +15,7 @@ from gateway.analysis.own_images import (
     own_samples,
     value_probabilities,
 )
-from shared.schemas.estimates import Rate
+from shared.schemas.effects import Rate
 
 
 def wilson(count: int, n: int) -> Rate:

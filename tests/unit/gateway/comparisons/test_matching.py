@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.comparisons.matching import MatchedSource, match_sources
+from gateway.comparisons.comparisons import MatchedSource, match_sources
 from shared.problems import InvalidInput
 
 

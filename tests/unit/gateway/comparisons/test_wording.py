@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from gateway.comparisons.wording import difference_sentence, open_differences_sentence
+from gateway.comparisons.sides import difference_sentence, open_differences_sentence
 from shared.schemas.comparisons import CellDifference
-from shared.schemas.effects import Cell
-from shared.schemas.estimates import Interval
+from shared.schemas.effects import Cell, Interval
 from shared.schemas.masks import ALL_CLASSES
 
 NIGHT = Cell(label="bus", factor="weather", value="night", direction="to")

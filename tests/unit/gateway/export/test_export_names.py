@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.export.archive import END, member
-from gateway.export.names import MOST_BYTES, class_folders, safe_name
+from gateway.export.files import END, MOST_BYTES, class_folders, member, safe_name
 from gateway.intake.archive_members import ArchiveLimits
 from gateway.intake.archives import members
 

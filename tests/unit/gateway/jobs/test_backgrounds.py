@@ -8,14 +8,13 @@ from dataclasses import replace
 import pytest
 
 from gateway.intake.sources import KeptImage, KeptMask, SourceFile
-from gateway.jobs.backgrounds import check_compositions, of_sources, with_backgrounds
 from gateway.jobs.choices import Plan
+from gateway.jobs.submit import check_compositions, of_sources, with_backgrounds
 from gateway.methods import JobMethod
-from gateway.methods.background_values import UNKNOWN
-from gateway.methods.compose import Background, ComposeParameters
+from gateway.methods.compose import UNKNOWN, Background, ComposeParameters
 from shared.problems import InvalidInput
 from shared.profiles import load_profile
-from shared.schemas.compositions import MOST_BACKGROUNDS
+from shared.schemas.diffusion import MOST_BACKGROUNDS
 
 
 def kept_image(number: int) -> KeptImage:

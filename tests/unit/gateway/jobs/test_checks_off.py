@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.jobs.checks_off import checks_off, unchecked_methods
 from gateway.jobs.choices import plan
+from gateway.jobs.plans import checks_off, unchecked_methods
 from gateway.methods import METHODS, JobMethod
 from gateway.methods.counterfactual import FACTORS
 from gateway.methods.dillema import DillemaParameters

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import JsonValue
 
-from gateway.jobs.renderings import planned_renderings
+from gateway.jobs.designs import planned_renderings
 from gateway.methods import METHODS, JobMethod
 
 

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from gateway.methods.arms import RenderedArm, ShamArms, compare_arms, rows
 from gateway.methods.checks import NOT_FINITE, judge, judge_arm
-from gateway.methods.counterfactual import Change, Edit, Factor, Verdict
-from gateway.methods.lineage import Exchange
+from gateway.methods.counterfactual import Change, Edit, Exchange, Factor, Verdict
 from gateway.methods.schedule import Proposal, accepted_edits
 from shared.schemas.base import ImagePayload
 

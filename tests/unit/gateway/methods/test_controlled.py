@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from gateway.jobs.choices import method_defaults, methods_listing, plan
-from gateway.methods.controlled import ControlledParameters
+from gateway.methods.controlled import ControlledParameters, HeldShapes, judge_regions
 from gateway.methods.counterfactual import Change
 from gateway.methods.dillema import DillemaParameters
-from gateway.methods.protected_regions import HeldShapes, judge_regions
 from gateway.methods.text_checks import check_protected_classes
 from shared.images import encode
 from shared.problems import InvalidInput

@@ -22,7 +22,7 @@ from gateway.methods.lance import (
     perturb_schema,
 )
 from gateway.methods.text_checks import check_stems
-from gateway.methods.word_diff import check_diff, places, word_diff
+from gateway.methods.words import check_diff, places, word_diff
 from shared.schemas.base import ImagePayload
 from tests.support.paths import REPOSITORY
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.methods.checks import NewCaption, recaption_images
 from gateway.methods.counterfactual import MethodImage, TaskDescription
-from gateway.methods.recaption import NewCaption, recaption_images
 from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionReply, CaptionRequest
 

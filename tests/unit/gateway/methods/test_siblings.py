@@ -8,8 +8,7 @@ from itertools import islice
 
 import pytest
 
-from gateway.methods.counterfactual import ACCEPTED, Change, Edit, MethodImage, TaskDescription, Verdict
-from gateway.methods.lineage import Exchange
+from gateway.methods.counterfactual import ACCEPTED, Change, Edit, Exchange, MethodImage, TaskDescription, Verdict
 from gateway.methods.schedule import Inputs, Proposal, round_robin, spread, spread_changes, until_accepted, until_enough
 from gateway.model_services.clients import ModelServices
 from shared.schemas.base import ImagePayload

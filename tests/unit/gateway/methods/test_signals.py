@@ -7,12 +7,11 @@ import pytest
 from gateway.methods.arms import RenderedArm
 from gateway.methods.counterfactual import ACCEPTED, Change, Edit, MethodImage, Scores, TaskDescription, Verdict
 from gateway.methods.schedule import Inputs
-from gateway.methods.signals import SignalParameters, caption_signals, signal_scores
-from gateway.methods.validity import judge_validity
+from gateway.methods.validity import SignalParameters, caption_signals, judge_validity, signal_scores
 from shared.endpoints import Endpoint, Reply, Request, Services
 from shared.schemas.base import Contract, ImagePayload
 from shared.schemas.caption import CaptionReply, CaptionRequest
-from shared.schemas.estimates import Estimate
+from shared.schemas.effects import Estimate
 from shared.schemas.evaluation import JudgeReply, JudgeRequest, ShapesOutcome, ShapesReply, ShapesRequest
 from shared.schemas.validity import Signal, SignalWeight, ValidityModel, signals_of
 

@@ -11,9 +11,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from gateway.jobs.choices import plan
 from gateway.methods import METHODS
-from gateway.methods.checks import LOWEST_SCORES, factors_off, judge
+from gateway.methods.checks import LOWEST_SCORES, UNCALIBRATED, factors_off, judge
 from gateway.methods.counterfactual import FACTORS, Change, Edit, Factor
-from gateway.methods.second_scorer import UNCALIBRATED
 from gateway.methods.similarity import check_meaning
 from shared.problems import InvalidInput
 from shared.profiles import load_profile

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from gateway.methods.checks import judge
+from gateway.methods.controlled import HeldShapes, judge_regions
 from gateway.methods.counterfactual import Change, Edit
-from gateway.methods.protected_regions import HeldShapes, judge_regions
 from shared.images import encode
 from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import ProtectedRegion, ProtectionReply, RegionOutcome

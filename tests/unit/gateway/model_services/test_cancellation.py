@@ -10,8 +10,7 @@ import httpx
 import pytest
 
 from embedded.serving import ListeningPort
-from gateway.model_services.cancellation import Cancellation, Cancelled, cancellable
-from gateway.model_services.clients import ModelServices
+from gateway.model_services.clients import Cancellation, Cancelled, ModelServices, cancellable
 from tests.support.slow_service import SQUARES, Count, SlowSquares, create_app
 from tests.support.threads import background
 from tests.support.work_site import wait_for

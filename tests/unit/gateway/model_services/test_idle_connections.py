@@ -11,8 +11,7 @@ import pytest
 import uvicorn
 from fastapi import FastAPI
 
-from gateway.model_services.clients import KEEP_IDLE_SECONDS, ModelServices
-from gateway.model_services.http_thread import HttpThread
+from gateway.model_services.clients import KEEP_IDLE_SECONDS, HttpThread, ModelServices
 from tests.support.listening import listen
 
 TIMEOUT = httpx.Timeout(60)

@@ -12,8 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from embedded.serving import ListeningPort
-from gateway.model_services.clients import ModelServices
-from gateway.model_services.parts import join, parts
+from gateway.model_services.clients import ModelServices, join, parts
 from shared.asgi import BoundedRequests
 from shared.endpoints import Services
 from shared.images import encode

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.report.words import change_name
-from shared.schemas.result_rows import ChangeView
+from shared.schemas.results import ChangeView
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.report.advice import next_steps
+from gateway.report.advice import next_steps, open_effects, steps_for
 from gateway.report.markdown import report_markdown
 from gateway.report.page import environment
-from gateway.report.settling import open_effects, steps_for
 from gateway.report.words import null_arm, with_code
 from gateway.results.wording import weakness_in_words
-from shared.schemas.effects import Cell
-from shared.schemas.estimates import ChangedImages, Confirmation, Panel
+from shared.schemas.effects import Cell, ChangedImages, Confirmation, Panel
 from shared.wording import NO_FINDING, NO_PAIR_COUNTS
 from tests.support.counterfactual_views import counterfactual_view
 from tests.support.figures import effect, job_results, results

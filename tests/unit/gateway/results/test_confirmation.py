@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.results.confirmation import with_confirmations
-from shared.schemas.effects import Standing
-from shared.schemas.estimates import Interval
+from shared.schemas.effects import Interval, Standing
 from tests.support.figures import effect, job_results, results
 
 

@@ -11,8 +11,7 @@ from gateway.analysis.findings import Checked, assess
 from gateway.analysis.reviews import RandomSample, Reviewed, Tally
 from gateway.analysis.validity import Screened
 from gateway.results.estimands import with_bounds, with_others
-from shared.schemas.effects import Cell, CheckErrors
-from shared.schemas.estimates import Bounds
+from shared.schemas.effects import Bounds, Cell, CheckErrors
 
 CELL = Cell(label="car", factor="weather", value="snow", direction="to")
 SOURCES, LOST, REFUSED = 60, 20, 40

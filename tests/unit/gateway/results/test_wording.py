@@ -12,9 +12,20 @@ from gateway.analysis.segmentation import PooledObstacle
 from gateway.analysis.validity import Screened
 from gateway.results.confirmation import why_not_tested
 from gateway.results.wording import corroboration_sentence, dose_sentence, pooled_obstacle_sentence, with_sentences
-from shared.schemas.doses import DoseCurve, DosePoint, Undone
-from shared.schemas.effects import Cell, CellEffect, CheckErrors, Metric
-from shared.schemas.estimates import ChosenBy, Corroboration, Interval, OwnImageMarks, Rate
+from shared.schemas.effects import (
+    Cell,
+    CellEffect,
+    CheckErrors,
+    ChosenBy,
+    Corroboration,
+    DoseCurve,
+    DosePoint,
+    Interval,
+    Metric,
+    OwnImageMarks,
+    Rate,
+    Undone,
+)
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.results import Relation
 from tests.support.effects import cell, differences

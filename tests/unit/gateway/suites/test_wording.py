@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gateway.analysis.releases import ORIGINALS
-from gateway.suites.wording import comparison_sentence
-from shared.schemas.effects import Cell, Metric
-from shared.schemas.estimates import Interval, Rate
+from gateway.suites.suites import comparison_sentence
+from shared.schemas.effects import Cell, Interval, Metric, Rate
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.suites import CellComparison
 

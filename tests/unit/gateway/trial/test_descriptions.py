@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 
-from gateway.trial.descriptions import describe, generated_pictures
+from gateway.trial.steps import describe, generated_pictures
 from shared.images import encode
 from shared.schemas.base import Contract, ImagePayload
 from shared.schemas.caption import CaptionReply
-from shared.schemas.diffusion import RenderReply
+from shared.schemas.diffusion import InstructReply, RenderReply
 from shared.schemas.evaluation import PredictReply, SegmentReply, StructureReply
-from shared.schemas.instructions import InstructReply
 from shared.schemas.language import GenerateReply
 
 FLAT = ImagePayload(png=encode(np.zeros((16, 16, 3), np.uint8)))

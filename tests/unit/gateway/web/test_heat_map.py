@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.web.heat_map import heat_maps, shade, side_by_side
+from gateway.web.results import heat_maps, shade, side_by_side
 from tests.support.figures import effect, results
 
 

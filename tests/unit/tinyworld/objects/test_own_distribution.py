@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tinyworld.objects.own_distribution import PLANTS, own_distribution
+from tinyworld.objects.demo import PLANTS, own_distribution
 
 
 def test_one_classifier_learns_that_buses_at_night_are_trucks() -> None:

@@ -22,7 +22,7 @@ from transformers import (
 from tests.support.paths import REPOSITORY
 from tinyworld.domain.names import DOMAINS, Domain
 from tinyworld.objects.captions import describe, read
-from tinyworld.objects.own_distribution import own_distribution
+from tinyworld.objects.demo import own_distribution
 from tinyworld.objects.render import render
 from tinyworld.objects.world import CLASSES, FACTORS, Scene, sample_scene, scene_factors
 

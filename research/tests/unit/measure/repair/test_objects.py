@@ -27,8 +27,7 @@ from research.yardstick.plants import MODELS, Planned, Plant
 from shared.schemas.repairs import CONTROLS, TRAINED, Arm, RepairRequest
 from tests.support.repair_views import finished_repair
 from tinyworld.domain.scenes import shows
-from tinyworld.objects.demo import demo_scenes
-from tinyworld.objects.own_distribution import own_distribution
+from tinyworld.objects.demo import demo_scenes, own_distribution
 from tinyworld.objects.world import CLASSES
 
 
