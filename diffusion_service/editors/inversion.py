@@ -10,7 +10,7 @@ embedding of every step:
                 (arXiv 2211.09794); the source branch consists of the results of those steps
 
 So `direct` reproduces the autoencoder's reconstruction of the image exactly; `null_text` approximates it. The steps are
-in `source_branch.py`; here inversions are batched and cached.
+in `SourceBranch`; inversions are batched and cached.
 
 The steps of an inversion: DDIM inversion up to noise, and the null embeddings that lead back (arXiv 2211.09794).
 

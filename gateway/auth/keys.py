@@ -1,6 +1,6 @@
 """API keys: created for an owner, shown once, stored as SHA-256; their scopes and rate limits.
 
-A key has 256 random bits, so a plain hash is enough. Rate limits are in the key's row (`rate_limits.py`): requests a
+A key has 256 random bits, so a plain hash is enough. Rate limits are in the key's row (below): requests a
 minute, bytes an hour.
 
 Rate limits in a row, on the database's clock: they hold across any number of gateways (docs/decisions/access.md).

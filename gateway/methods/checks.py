@@ -7,8 +7,8 @@ caption     the image is closer to the new caption than to the old one (differen
 label       the scorer's most probable class (zero-shot over the label set) is the ground truth, with a high enough
             probability; at a threshold of 0 its rank alone decides, relative to the source (`label_lost`); skipped
             without ground truth or label set; off at a threshold below 0 only
-recaption   if the job sets it: a new caption of the image names the class, as a caption of the source does
-            (`recaption.py`); skipped if the source's caption names no class
+recaption   if the job sets it: a new caption of the image names the class, as a caption of the source does;
+            skipped if the source's caption names no class
 shapes      in segmentation jobs: the profile's segmenter, never a model under test, segments the classes where the mask
             has them (mean over classes of IoU divided by the IoU in the source, at most 1); skipped if the profile has
             no segmenter, or it detects no class of the mask in the source
@@ -165,7 +165,7 @@ def check_images(
     The scores are those of `score_images`, and `structure`, `recaption`, `shapes` and `things` (0 to 1). `checks`
     decide the verdict. Sends one request for structure, one for shapes in segmentation jobs, and two for captions with
     `recaption`, since a reply holds at most 15 images. With thresholds of a `second` scorer, its scores and verdict are
-    among the scores (`second_scorer.py`).
+    among the scores.
     """
     if len(edits) != len(reply.images):
         raise ValueError(

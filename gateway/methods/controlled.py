@@ -1,6 +1,6 @@
 """Render new images under a control image: edits, their null arms and sham arms.
 
-The checks of `checks.py` judge each image, and then those of its protected regions (`protected_regions.py`).
+The checks of `checks.py` judge each image, and then those of its protected regions.
 
 Checks of protected regions: the places of protected classes in the source, looked for in an image and its null arm.
 

@@ -8,8 +8,6 @@ The part of an analysis that clusters edits by their phrases: load, call the tex
 Replies are recorded, so a report that is built again repeats no call.
 
 The part of an analysis that measures how near counterfactuals are to originals: load, call the services, apply.
-
-Replies are recorded, so a report that is built again repeats no call.
 """
 
 from __future__ import annotations
