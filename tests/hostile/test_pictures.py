@@ -45,7 +45,8 @@ def test_an_odd_picture_is_kept_as_its_pixels_alone(gateway: Gateway, case: Acce
 
 @pytest.mark.parametrize("gateway", ["sqlite"], indirect=True)
 def test_in_a_job_each_hostile_picture_fails_alone(gateway: Gateway) -> None:
-    files = [("images", (case.name, case.build())) for case in REFUSED] + [("images", ("good.png", picture(1)))]
+    files = [("images", (f"{case.name}.png", case.build())) for case in REFUSED]
+    files += [("images", ("good.png", picture(1)))]
     reply = gateway.client.post("/jobs", files=files, data={"spec": json.dumps({"task": "name it", "models": []})})
     assert reply.status_code == 202, reply.text
     assert reply.json()["progress"]["images"]["failed"] == len(REFUSED)
@@ -53,7 +54,7 @@ def test_in_a_job_each_hostile_picture_fails_alone(gateway: Gateway) -> None:
         *failed, good = session.get_one(Job, reply.json()["id"]).source_images
         assert good.state == "pending"
         for row, case in zip(failed, REFUSED, strict=True):
-            assert (row.file_name, row.state, row.digest) == (case.name, "failed", None)
+            assert (row.file_name, row.state, row.digest) == (f"{case.name}.png", "failed", None)
             assert case.words in row.failure
 
 

@@ -58,7 +58,7 @@ def test_the_profile_of_the_papers_has_their_inversion_and_the_authors_prompt_to
             continue
         assert isinstance(parameters, SweepParameters)
         assert (parameters.attention, parameters.reweight, parameters.blend) == ("refine", 2.0, False)
-        assert (parameters.cross_fraction, parameters.self_fractions) == (0.8, (0.4, 0.5, 0.6, 0.7, 0.8))
+        assert (parameters.cross_fraction, parameters.self_fractions) == (0.8, (0.4, 0.5, 0.6, 0.7, 0.8, 0.9))
 
 
 def test_beams_that_a_server_does_not_have_are_refused_in_the_plan() -> None:
