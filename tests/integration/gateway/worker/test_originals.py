@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from sqlalchemy import func, select, update
 
 from gateway.database.tables import Counterfactual, Job, Prediction, SourceImage
@@ -60,6 +61,7 @@ def test_a_model_that_is_never_right_gets_no_verdict_and_nothing_is_rendered(sit
     assert "No verdict" in site.report()
 
 
+@pytest.mark.slow
 def test_one_sound_model_is_enough_to_render(site: Site) -> None:
     site.add_job(images=IMAGES, models=("m1", "m2"))
     exchange_labels(site, "m1")
