@@ -137,6 +137,7 @@ class AsyncClient:
     jobs = _coroutine(Client.jobs)
     mark = _coroutine(Client.mark)
     methods = _coroutine(Client.methods)
+    profiles = _coroutine(Client.profiles)
     models = _coroutine(Client.models)
     models_when_ready = _coroutine(Client.models_when_ready)
     own_images = _coroutine(Client.own_images)

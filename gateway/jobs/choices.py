@@ -252,12 +252,12 @@ def _method(
     for key in ("thresholds", "arm_thresholds"):
         if isinstance(limits := chosen.get(key), dict):
             chosen[key] = {"label": {"default": LABEL_BY_RANK}, **limits} if limits else {}
-    _check_thresholds(name, chosen.get("thresholds"), "thresholds" in {**calibrated, **request}, profile)
     try:
         parameters = METHODS[name].parameters.model_validate(chosen)
     except ValidationError as error:
         sentence = validation_sentence(error.errors(include_url=False, include_context=False, include_input=False))
         raise InvalidInput(f"the parameters of {name}: {sentence}") from error
+    _check_thresholds(name, chosen.get("thresholds"), "thresholds" in {**calibrated, **request}, profile)
     if isinstance(parameters, ControlledParameters):
         _check_controls(name, parameters, profile)
     if isinstance(parameters, InstructParameters):

@@ -46,7 +46,7 @@ PROBE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PartAnswer:
     """The result for one part of the deployment."""
 
     part: str
@@ -62,7 +62,7 @@ class Clock:
     ahead: float
 
 
-def examine(settings: Settings) -> Iterator[Answer]:
+def examine(settings: Settings) -> Iterator[PartAnswer]:
     """Yield all answers, one by one. Raises nothing: a failure is an answer."""
     clocks: list[Clock] = []
     yield from _access(settings)
@@ -72,35 +72,35 @@ def examine(settings: Settings) -> Iterator[Answer]:
     try:
         profile = load_profile(settings.profile)
     except ProfileError as error:
-        yield Answer("profile", False, str(error))
+        yield PartAnswer("profile", False, str(error))
     else:
-        yield Answer("profile", True, f"{settings.profile}: {profile.profile.description}")
+        yield PartAnswer("profile", True, f"{settings.profile}: {profile.profile.description}")
         yield from _services(settings, profile, clocks)
     yield from _clocks(clocks)
 
 
-def _access(settings: Settings) -> Iterator[Answer]:
+def _access(settings: Settings) -> Iterator[PartAnswer]:
     if settings.authentication:
-        yield Answer("access", True, "API keys are required")
+        yield PartAnswer("access", True, "API keys are required")
     elif settings.deployed:
-        yield Answer(
+        yield PartAnswer(
             "access",
             False,
             "API keys are not required, so the gateway will not start: set CONTRAFACT_AUTHENTICATION=true",
         )
     else:
-        yield Answer("access", True, "API keys are not required, so only this machine is served")
+        yield PartAnswer("access", True, "API keys are not required, so only this machine is served")
 
 
-def _database(settings: Settings, clocks: list[Clock]) -> Iterator[Answer]:
+def _database(settings: Settings, clocks: list[Clock]) -> Iterator[PartAnswer]:
     try:
         name = database_name(settings)
         engine = open_engine(settings.database_url)
     except (ArgumentError, ImportError) as error:
-        yield Answer("database", False, f"CONTRAFACT_DATABASE_URL is not a database URL: {mask(str(error))}")
+        yield PartAnswer("database", False, f"CONTRAFACT_DATABASE_URL is not a database URL: {mask(str(error))}")
         return
     if missing := missing_database(engine.url):
-        yield Answer("database", False, missing)
+        yield PartAnswer("database", False, missing)
         return
     try:
         with reading(open_sessions(engine)) as session:
@@ -108,25 +108,25 @@ def _database(settings: Settings, clocks: list[Clock]) -> Iterator[Answer]:
             theirs = session.scalar(select(epoch_now())) or 0.0
             clocks.append(Clock("the database", theirs - (before + time.time()) / 2))
             if wrong := schema_fault(session.connection()):
-                yield Answer("database", False, wrong)
+                yield PartAnswer("database", False, wrong)
                 return
-            yield Answer("database", True, f"{name} answers, and its schema is current")
+            yield PartAnswer("database", True, f"{name} answers, and its schema is current")
             if settings.authentication and not any_key(session):
-                yield Answer(
+                yield PartAnswer(
                     "keys", False, "there is no API key, so nobody can log in: run `contrafact keys create NAME`"
                 )
             waits = session.scalar(select(_waiting_alone().exists()))
             if waits:
-                yield Answer(
+                yield PartAnswer(
                     "workers",
                     False,
                     f"source images have waited for more than {IDLE_SECONDS:.0f} s and no worker holds a lease: "
                     "start a worker, or check the workers' logs",
                 )
             else:
-                yield Answer("workers", True, "no work waits without a worker")
+                yield PartAnswer("workers", True, "no work waits without a worker")
     except (*DATABASE_AWAY, ProgrammingError) as error:
-        yield Answer("database", False, f"{name} does not answer: {mask(driver_message(error))}")
+        yield PartAnswer("database", False, f"{name} does not answer: {mask(driver_message(error))}")
     finally:
         engine.dispose()
 
@@ -140,13 +140,13 @@ def _waiting_alone() -> Select[str]:
     return pending.where(due, old, ~leased.exists())
 
 
-def _broker(settings: Settings, clocks: list[Clock]) -> Iterator[Answer]:
+def _broker(settings: Settings, clocks: list[Clock]) -> Iterator[PartAnswer]:
     if not settings.deployed:
-        yield Answer("broker", True, "in memory, for a gateway and a worker in one process")
+        yield PartAnswer("broker", True, "in memory, for a gateway and a worker in one process")
         return
     name, celery = mask(settings.broker_url), open_celery(settings.broker_url)
     if fault := broker_fault(celery):
-        yield Answer("broker", False, fault)
+        yield PartAnswer("broker", False, fault)
         return
     try:
         with celery.connection_for_write() as connection:
@@ -156,12 +156,12 @@ def _broker(settings: Settings, clocks: list[Clock]) -> Iterator[Answer]:
                 seconds, microseconds = connection.default_channel.client.time()
                 clocks.append(Clock("the broker", seconds + microseconds / 1e6 - (before + time.time()) / 2))
     except (BrokerError, OSError) as error:
-        yield Answer("broker", False, f"{name} does not answer, so work starts late: {mask(str(error))}")
+        yield PartAnswer("broker", False, f"{name} does not answer, so work starts late: {mask(str(error))}")
         return
-    yield Answer("broker", True, f"{name} answers")
+    yield PartAnswer("broker", True, f"{name} answers")
 
 
-def _object_store(settings: Settings, clocks: list[Clock]) -> Iterator[Answer]:
+def _object_store(settings: Settings, clocks: list[Clock]) -> Iterator[PartAnswer]:
     key, data = f"doctor/{uuid.uuid4().hex}", uuid.uuid4().bytes
     try:
         store = open_store(settings)
@@ -170,17 +170,17 @@ def _object_store(settings: Settings, clocks: list[Clock]) -> Iterator[Answer]:
         store.delete(key)
     except (Problem, ValueError, OSError) as error:
         hint = "; `python -m gateway.storage.object_store` creates the bucket" if "NoSuchBucket" in str(error) else ""
-        yield Answer("object store", False, f"{settings.object_store}: {mask(str(error))}{hint}")
+        yield PartAnswer("object store", False, f"{settings.object_store}: {mask(str(error))}{hint}")
         return
     if not is_equal:
-        yield Answer("object store", False, f"{settings.object_store} returned other bytes than were stored")
+        yield PartAnswer("object store", False, f"{settings.object_store} returned other bytes than were stored")
         return
     if settings.object_store.startswith("s3:"):
         scheme = "https" if settings.s3_secure else "http"
         _note_clock(clocks, "the object store", f"{scheme}://{settings.s3_endpoint}/")
     elif settings.deployed:
-        yield Answer("object store", True, "a directory: every gateway and worker must see the same one")
-    yield Answer("object store", True, f"{settings.object_store} stores, returns and deletes objects")
+        yield PartAnswer("object store", True, "a directory: every gateway and worker must see the same one")
+    yield PartAnswer("object store", True, f"{settings.object_store} stores, returns and deletes objects")
 
 
 def _note_clock(clocks: list[Clock], name: str, url: str) -> None:
@@ -198,32 +198,32 @@ def _read_clock(clocks: list[Clock], name: str, reply: httpx.Response) -> None:
         clocks.append(Clock(name, parsedate_to_datetime(reply.headers["Date"]).timestamp() + 0.5 - time.time()))
 
 
-def _services(settings: Settings, profile: Profile, clocks: list[Clock]) -> Iterator[Answer]:
+def _services(settings: Settings, profile: Profile, clocks: list[Clock]) -> Iterator[PartAnswer]:
     weights_by_service = needed_weights(profile)
     infos: dict[ServiceName, ServiceInfo] = {}
     for name, url in settings.service_urls.items():
         answer = _ask(name, url, clocks)
         if isinstance(answer, str):
-            yield Answer(name, False, answer)
+            yield PartAnswer(name, False, answer)
             continue
         infos[name] = answer
         faults = list(service_faults(answer, settings.profile, weights_by_service[name]))
         for fault in faults:
-            yield Answer(name, False, fault)
+            yield PartAnswer(name, False, fault)
         if not faults:
             weights = ", ".join(f"{item.id}@{item.revision[:12]}" for item in answer.weights)
-            yield Answer(name, True, f"ready on {device_of(answer)} with {weights}")
+            yield PartAnswer(name, True, f"ready on {device_of(answer)} with {weights}")
         if hint := onnx_hint(answer):
-            yield Answer(name, True, hint)
+            yield PartAnswer(name, True, hint)
     if len({info.deterministic for info in infos.values()}) > 1:
         deterministic = ", ".join(sorted(name for name, info in infos.items() if info.deterministic))
-        yield Answer(
+        yield PartAnswer(
             "services",
             False,
             f"only {deterministic} run with CONTRAFACT_DETERMINISTIC=true: set it for all of them, or for none",
         )
     for fits, sentence in memory(infos, weights_by_service):
-        yield Answer("memory", fits, sentence)
+        yield PartAnswer("memory", fits, sentence)
 
 
 def _ask(name: ServiceName, url: str, clocks: list[Clock]) -> ServiceInfo | str:
@@ -256,18 +256,18 @@ def _unready(url: str) -> str:
     return f"not ready: {from_reply(reply.status_code, reply.content).detail}" if reply.status_code == 503 else ""
 
 
-def _clocks(clocks: Sequence[Clock]) -> Iterator[Answer]:
+def _clocks(clocks: Sequence[Clock]) -> Iterator[PartAnswer]:
     off = [clock for clock in clocks if abs(clock.ahead) > CLOCK_SECONDS]
     for clock in off:
         direction = "ahead of" if clock.ahead > 0 else "behind"
-        yield Answer(
+        yield PartAnswer(
             "clocks",
             False,
             f"the clock of {clock.of} is {abs(clock.ahead):.0f} s {direction} this one: run NTP on both",
         )
     if clocks and not off:
         widest = max(abs(clock.ahead) for clock in clocks)
-        yield Answer("clocks", True, f"{len(clocks)} clocks agree with this one within {max(1.0, widest):.0f} s")
+        yield PartAnswer("clocks", True, f"{len(clocks)} clocks agree with this one within {max(1.0, widest):.0f} s")
 
 
 def needed_weights(profile: Profile) -> dict[ServiceName, list[Weights | Server]]:

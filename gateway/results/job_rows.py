@@ -24,7 +24,7 @@ from gateway.results.classification import RankDetail
 from gateway.results.originals import judge_of
 from gateway.results.pairing import CounterfactualRow, Triple, triples
 from gateway.results.reviewed_edits import ReviewedJob
-from gateway.results.rows import Detail, ModelColumns, ModelRows
+from gateway.results.rows import Detail, ModelRows, ScoreColumns
 from gateway.results.segmentation import PixelDetail
 from gateway.results.stream import SourceRow, SourceRows, number_sources, relation_of, stream_sources
 from shared.problems import BEGINS
@@ -166,7 +166,7 @@ def load_rows(session: Session, job_id: str) -> JobRows:
     relation = relation_of(session, job_id)
     methods = {method.name: MethodRows() for method in job.methods}
     columns = {
-        (model, method): ModelColumns(DETAILS[job.kind](job.classes)) for model in job.models for method in methods
+        (model, method): ScoreColumns(DETAILS[job.kind](job.classes)) for model in job.models for method in methods
     }
     reviewed = ReviewedJob(load_reviews(session, job_id), methods, job.models)
     truths: list[GroupedTruth] = []

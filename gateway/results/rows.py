@@ -79,7 +79,7 @@ class ModelRows(NamedTuple):
     classes: tuple[str, ...]
 
 
-class ModelColumns:
+class ScoreColumns:
     """Collects the scores of one model for the counterfactuals of one method, source image by source image."""
 
     def __init__(self, detail: Detail) -> None:

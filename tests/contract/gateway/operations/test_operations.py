@@ -114,8 +114,8 @@ def test_a_deployment_does_not_start_without_keys(sessions: Sessions) -> None:
     refuse_unsafe_start(Settings(authentication=True, broker_url="redis://cache:6379/0"), sessions)
     with sessions.begin() as session:
         session.execute(delete(ApiKey))
-        session.execute(text("UPDATE alembic_version SET version_num = '0001'"))
-    assert "revision 0001" in refusal(sessions)
+        session.execute(text("UPDATE alembic_version SET version_num = '0000'"))
+    assert "revision 0000" in refusal(sessions)
 
 
 @ON_SQLITE

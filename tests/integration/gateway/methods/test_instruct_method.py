@@ -14,9 +14,9 @@ from sqlalchemy import select
 
 from gateway.database.sessions import Sessions
 from gateway.database.tables import Counterfactual
+from gateway.jobs.backgrounds import check_compositions
 from gateway.jobs.choices import plan
 from gateway.jobs.designs import with_design
-from gateway.jobs.submit import check_compositions
 from gateway.methods.counterfactual import MethodCounterfactual
 from gateway.methods.instruct import SHAM_INSTRUCTION, InstructParameters, instruct
 from gateway.worker.replay import replay

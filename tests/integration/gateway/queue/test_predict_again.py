@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import select, update
+from sqlalchemy import delete, select, update
 
 from gateway.database.tables import Counterfactual, Job, Prediction, SourceImage
 from gateway.queue import job_states
@@ -28,7 +28,10 @@ def test_only_missing_predictions_are_made_even_if_the_weights_have_changed(site
     assert add(site) is None, "not while it runs"
     finish(site)
     with site.sessions.begin() as session:
-        session.execute(update(SourceImage).where(SourceImage.position == 2).values(state="failed", generated=False))
+        failed = session.scalars(select(SourceImage).where(SourceImage.position == 2)).one()
+        failed.state, failed.generated = "failed", False
+        session.execute(delete(Prediction).where(Prediction.source_image_id == failed.id))
+        session.execute(delete(Counterfactual).where(Counterfactual.source_image_id == failed.id))
         session.execute(update(Prediction).values(probability=0.125))  # so that a second writing of it would show
     counterfactuals, _ = site.results()
     site.small.calls.clear()

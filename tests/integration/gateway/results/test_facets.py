@@ -9,10 +9,10 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from gateway.database.sessions import Sessions
+from gateway.results.browsing import browse
 from gateway.results.counterfactuals import Listing, matching
 from gateway.results.facets import ChangedValue, load_facets
 from gateway.results.filters import Filters
-from gateway.web.gallery import browse
 from shared.storage import DirectoryStore
 from tests.support.drawn_job import MODELS, add_drawn_job
 

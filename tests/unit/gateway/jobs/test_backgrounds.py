@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from gateway.intake.sources import KeptImage, KeptMask, SourceFile
+from gateway.jobs.backgrounds import check_compositions, of_sources, with_backgrounds
 from gateway.jobs.choices import Plan
-from gateway.jobs.submit import check_compositions, of_sources, with_backgrounds
 from gateway.methods import JobMethod
 from gateway.methods.compose import UNKNOWN, Background, ComposeParameters
 from shared.problems import InvalidInput

@@ -78,6 +78,4 @@ def test_a_call_leaves_nothing_that_only_a_garbage_collection_frees(services: Mo
     with no_collection():
         for _ in range(3):
             call(services, status)
-        wait_for(
-            lambda: tracemalloc.get_traced_memory()[0] < LARGE / 2
-        )  # the thread of HTTP may hold the last
+        wait_for(lambda: tracemalloc.get_traced_memory()[0] < LARGE / 2)  # the thread of HTTP may hold the last

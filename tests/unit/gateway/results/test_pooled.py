@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from gateway.results.pairing import CounterfactualRow, PredictionRow, triples
-from gateway.results.rows import ModelColumns
+from gateway.results.rows import ScoreColumns
 from gateway.results.segmentation import PixelDetail, PixelScores, segmentation_metrics
 from gateway.results.stream import Numbers, SourceRow, SourceRows
 from shared.label_maps import named_overlaps, pack_counts
@@ -52,7 +52,7 @@ def arm(position: int, ordinal: int, kind: str, lost_to: str = "") -> Counterfac
 
 
 def measured(streets: Sequence[Street]) -> SegmentationMetrics:
-    columns = ModelColumns(PixelDetail(CLASSES))
+    columns = ScoreColumns(PixelDetail(CLASSES))
     for position, street in enumerate(streets):
         rows = [arm(position, 0, "null")]
         rows += [arm(position, number, "edit", edit.lost_to) for number, edit in enumerate(street.edits, 1)]
@@ -65,7 +65,7 @@ def measured(streets: Sequence[Street]) -> SegmentationMetrics:
     return figures(columns)
 
 
-def figures(columns: ModelColumns) -> SegmentationMetrics:
+def figures(columns: ScoreColumns) -> SegmentationMetrics:
     scores = columns.rows().scores
     assert isinstance(scores, PixelScores)
     return segmentation_metrics(scores, ["#000000", "#ffffff"], 0)
@@ -139,7 +139,7 @@ def test_each_original_counts_once_whatever_was_accepted() -> None:
 
 def test_where_there_are_sham_arms_the_pooled_difference_is_against_them() -> None:
     null, drifted = np.array([[900, 100, 0], [0, 900, 100]]), np.array([[600, 400, 0], [0, 700, 300]])
-    columns = ModelColumns(PixelDetail(CLASSES))
+    columns = ScoreColumns(PixelDetail(CLASSES))
     edit = arm(0, 1, "edit")._replace(sham_ordinal=2)
     rows = [arm(0, 0, "null"), edit, arm(0, 2, "sham")]
     predictions = [
