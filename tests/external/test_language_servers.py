@@ -93,6 +93,7 @@ def test_a_server_that_cannot_score_is_a_failed_dependency(llama_cpp: Path) -> N
     assert "does not score prompts" in reply.json()["detail"]
 
 
+@pytest.mark.slow
 def test_the_deployed_template_is_llama_2s_own(tmp_path: Path) -> None:
     """As Meta's reference code writes a conversation; the server adds the first `<s>` itself."""
     command = composed(BASE, GPU)["services"]["language-server"]["command"]

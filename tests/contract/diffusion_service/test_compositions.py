@@ -53,6 +53,7 @@ def test_the_segmenters_object_moves_to_another_background() -> None:
     assert np.abs(small - source)[mask].mean() > 20
 
 
+@pytest.mark.slow
 def test_masks_need_no_segmenter(folder: Path) -> None:
     mask = np.zeros(BUS.image.shape[:2], np.uint8)
     mask[40:80, 40:80] = 1

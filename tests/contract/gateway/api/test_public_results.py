@@ -243,6 +243,7 @@ def test_followers_share_one_poller_and_receive_every_event(tmp_path: Path) -> N
             assert [sequence for sequence, _ in follower.result()] == list(range(1, BATCH + 13))
 
 
+@pytest.mark.slow
 def test_images_of_one_sequence_count_as_one(tmp_path: Path) -> None:
     """Sixteen images of a class in eight sequences: too few for a test, though each image alone would do."""
     with serve_gateway(tmp_path) as gateway:

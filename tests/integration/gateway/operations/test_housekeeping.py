@@ -189,6 +189,7 @@ def test_objects_without_a_row_are_removed_and_broken_ones_too(site: Site) -> No
     assert keys(site) == {image_key(str(site.images()[0].digest)), "weights/model.safetensors"}
 
 
+@pytest.mark.slow
 def test_vectors_are_kept_as_long_as_their_recorded_call(site: Site) -> None:
     site.add_job(images=1)
     site.worker().step()

@@ -49,6 +49,7 @@ def about(day: Day, position: int, wrong: Response) -> Answer:
     return lambda body: wrong if png in body else None
 
 
+@pytest.mark.slow
 @ON_SQLITE
 def test_a_hanging_service_costs_a_lease_and_no_attempt(day: Day, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateway.model_services.clients, "GRACE_SECONDS", 0.2)
