@@ -4,7 +4,7 @@ Two models under test are tested on 90 drawn street images and their counterfact
 the demo shows whether Contrafact finds it. It uses the public commands and prints each before it runs.
 
     python -m embedded.demo [--directory contrafact-demo] [--classes car,bus,truck] [--per-class 30]
-    python -m embedded.demo --classes bus --per-class 44 --value weather=night     # smaller: one class, one change
+    python -m embedded.demo --classes bus,car --per-class 30 --value weather=night     # smaller: one change
     python -m embedded.demo --domain roads [--images 60]     # segmenters, on driving scenes with masks
 
 Draw a job's first finding as one picture: source, null arm and counterfactual with their predictions.
@@ -117,10 +117,6 @@ def _print_and_run(arguments: list[str]) -> str:
     return written.getvalue()
 
 
-if __name__ == "__main__":
-    main()
-
-
 def draw_finding(client: Client, job: str, path: Path) -> Path | None:
     """Draw a flipped counterfactual of the job's first weakness to `path`; None when the job found no weakness."""
     metrics = client.results(job, {}, limit=1).metrics
@@ -201,3 +197,7 @@ def _change(view: CounterfactualView) -> str:
 def _strip_tags(text: str) -> str:
     """Text in the characters of Pillow's default font."""
     return text.replace("→", "to").replace("−", "-").replace("`", "")
+
+
+if __name__ == "__main__":
+    main()

@@ -374,10 +374,6 @@ def main() -> None:
         celery.worker_main(["--quiet", "worker", "--pool", "solo", "--queues", QUEUE, "--loglevel", "WARNING"])
 
 
-if __name__ == "__main__":
-    main()
-
-
 class PixelCache:
     """The most recently opened images, by digest and mode, in up to `max_bytes`; for one thread.
 
@@ -403,3 +399,7 @@ class PixelCache:
             _, oldest = self._images.popitem(last=False)
             self.bytes -= oldest.nbytes
         return pixels
+
+
+if __name__ == "__main__":
+    main()

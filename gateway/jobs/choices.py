@@ -249,7 +249,7 @@ def _method(
     if calibration is not None and name in calibration.validity_model:
         calibrated["validity"] = calibration.validity_model[name]
     chosen: dict[str, object] = {**defaults, **calibrated, **request}
-    for key in ("thresholds", "arm_thresholds"):
+    for key in request.keys() & {"thresholds", "arm_thresholds"}:  # a profile's errors were measured at what it names
         if isinstance(limits := chosen.get(key), dict):
             chosen[key] = {"label": {"default": LABEL_BY_RANK}, **limits} if limits else {}
     try:

@@ -73,10 +73,6 @@ def main() -> None:
     print(write_demo(arguments.out, arguments.classes.split(","), arguments.per_class))
 
 
-if __name__ == "__main__":
-    main()
-
-
 def own_distribution(index: int, split: Split = "under-test") -> Scene:
     """Scene number `index` of the models' own world: mostly by day, in clear weather, as photos."""
     scene = sample_scene(split, index)
@@ -97,3 +93,7 @@ PLANTS: dict[str, Callable[[Scene], str]] = {
     "street-classifier": _all_true,
     "street-classifier-night-bus": _night_bus_is_truck,
 }
+
+
+if __name__ == "__main__":
+    main()

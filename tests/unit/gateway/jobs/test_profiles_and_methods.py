@@ -130,7 +130,6 @@ def test_a_calibration_brings_its_model_of_validity_and_its_threshold() -> None:
         (method,) = plan(spec, profile, []).methods
         assert getattr(method.parameters, "validity", None) == calibration.validity_model[name]
         assert method.thresholds["validity"] == calibration.thresholds[name]["validity"]
-        assert "label" in method.thresholds, "its rank refuses images that the model of validity accepts"
     (plain,) = plan(spec_of("dillema"), profile, []).methods
     assert getattr(plain.parameters, "validity", "missing") is None
 
