@@ -37,7 +37,7 @@ $(VENV)/.installed-gateway: $(VENV)/.installed
 	@touch $@
 
 demo: install ## one whole job on this machine: tiny models, two models under test, a report
-	$(BIN)/python -m embedded.demo --classes bus,car --per-class 30 --value weather=night
+	$(BIN)/python -m embedded.demo
 
 up: install ## the whole system in one process on http://127.0.0.1:8000
 	$(BIN)/python -m embedded

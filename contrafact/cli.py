@@ -23,7 +23,7 @@ from contrafact import (
     suite_commands,
 )
 from contrafact.calibrate_command import calibrate
-from contrafact.command_line import URL, JobId, Json, Key, Url, messages, open_client, print_output, writing
+from contrafact.command_line import URL, JobId, Json, Key, Url, messages, open_client, print_output, print_rows, writing
 from contrafact.confirm_command import compare, confirm, dose
 from contrafact.job_files import parse_pair
 from contrafact.progress_display import follow_job, print_findings
@@ -110,12 +110,7 @@ def results(
     """Print the counterfactuals. With --json, one JSON object per line."""
     with open_client(url, api_key) as client:
         filters = dict(parse_pair(text) for text in where or [])
-        views = client.counterfactuals(job, filters)
-        if as_json:
-            for view in views:
-                print(view.model_dump_json())
-        else:
-            print_output(printing.counterfactuals(views))
+        print_rows(client.counterfactuals(job, filters), as_json, printing.counterfactuals)
 
 
 @app.command()

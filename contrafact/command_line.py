@@ -6,13 +6,13 @@ Refusals of the API in words of the command line, whose options are the API's fi
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from rich.console import Console, RenderableType
 
 from contrafact.client import Client, Unreachable
@@ -85,6 +85,15 @@ def print_output(output: RenderableType) -> None:
         print(output)
     else:
         Console(width=None if sys.stdout.isatty() else WIDTH_OUTSIDE_TERMINALS).print(output)
+
+
+def print_rows(rows: Iterable[BaseModel], as_json: bool, table: Callable[[Iterable[Any]], RenderableType]) -> None:
+    """Print rows as a `table`, or with --json one JSON object per line as they come."""
+    if not as_json:
+        print_output(table(rows))
+        return
+    for row in rows:
+        print(row.model_dump_json())
 
 
 def in_options(sentence: str) -> str:

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from contrafact import printing
-from contrafact.command_line import URL, JobId, Json, Key, Url, messages, open_client, print_output
+from contrafact.command_line import URL, JobId, Json, Key, Url, messages, open_client, print_output, print_rows
 from shared.schemas.finding_notes import FindingNoteRequest
 from shared.schemas.own_images import MarkRequest
 from shared.schemas.results import FAILURE_MODES
@@ -61,12 +61,7 @@ def review(
 def reviews(job: JobId, as_json: Json = False, url: Url = URL, api_key: Key = "") -> None:
     """List the reviews of a job, newest first. With --json, one JSON object per line."""
     with open_client(url, api_key) as client:
-        views = client.reviews(job)
-        if as_json:
-            for view in views:
-                print(view.model_dump_json())
-        else:
-            print_output(printing.reviews(views))
+        print_rows(client.reviews(job), as_json, printing.reviews)
 
 
 def mark(
@@ -136,9 +131,4 @@ def note(
 def notes(job: JobId, as_json: Json = False, url: Url = URL, api_key: Key = "") -> None:
     """List the findings of a job with id, status and note. With --json, one JSON object per line."""
     with open_client(url, api_key) as client:
-        views = client.findings(job).findings
-        if as_json:
-            for view in views:
-                print(view.model_dump_json())
-        else:
-            print_output(printing.noted_findings(views))
+        print_rows(client.findings(job).findings, as_json, printing.noted_findings)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 from xml.etree import ElementTree
@@ -19,7 +19,7 @@ from rich.text import Text
 
 from contrafact import printing
 from contrafact.client import Client
-from contrafact.command_line import URL, JobId, Json, Key, Url, messages, open_client, print_output
+from contrafact.command_line import URL, JobId, Json, Key, Url, messages, open_client, print_rows
 from contrafact.job_files import parse_pair
 from contrafact.progress_display import show_progress
 from shared.markdown import plain, sentence, table
@@ -73,15 +73,10 @@ def list_suites(as_json: Json = False, url: Url = URL, api_key: Key = "") -> Non
 def list_runs(suite: SuiteName, as_json: Json = False, url: Url = URL, api_key: Key = "") -> None:
     """List the runs of a suite, newest first. `status`, `compare` and `gate --baseline` take their ids."""
     with open_client(url, api_key) as client:
-        runs = client.suite(suite).runs
-        if as_json:
-            for run in runs:
-                print(run.model_dump_json())
-        else:
-            print_output(_table(runs))
+        print_rows(client.suite(suite).runs, as_json, _table)
 
 
-def _table(runs: Sequence[RunView]) -> Table:
+def _table(runs: Iterable[RunView]) -> Table:
     table = Table(Column("run", min_width=32), "model", "revision", "state", "started", box=None, pad_edge=False)
     for run in runs:
         started = f"{run.created_at:%Y-%m-%d %H:%M}"

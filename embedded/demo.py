@@ -4,7 +4,7 @@ Two models under test are tested on 90 drawn street images and their counterfact
 the demo shows whether Contrafact finds it. It uses the public commands and prints each before it runs.
 
     python -m embedded.demo [--directory contrafact-demo] [--classes car,bus,truck] [--per-class 30]
-    python -m embedded.demo --classes bus,car --per-class 30 --value weather=night     # smaller: one change
+    python -m embedded.demo --classes bus,car --per-class 44 --value weather=night     # smaller: one change
     python -m embedded.demo --domain roads [--images 60]     # segmenters, on driving scenes with masks
 
 Draw a job's first finding as one picture: source, null arm and counterfactual with their predictions.

@@ -114,8 +114,8 @@ def _are_alike(originals: MaskedOriginals) -> bool:
 def _exchange(halves: Integers) -> dict[int, int]:
     """The predicted classes that mean another one on both halves: their IoU with it is above one half."""
     meant = np.logical_and(*(_overlaps(counts) > SAME for counts in halves))
-    pairs: list[tuple[int, int]] = [(int(said), int(truth)) for said, truth in np.argwhere(meant) if said != truth]
-    return dict(pairs)
+    pairs: list[list[int]] = np.argwhere(meant).tolist()
+    return {predicted: truth for predicted, truth in pairs if predicted != truth}
 
 
 def _overlaps(counts: Integers) -> NDArray[np.float64]:

@@ -26,7 +26,7 @@ from shared.schemas.designs import Factor as Factor
 class Exchange(TypedDict):
     """A question to the language model and its reply ("" if there is none); `messages` have role and content.
 
-    `attempts`: of the service at this request. `asked`: requests in all, if an earlier one got no valid reply.
+    `attempts`: of the service at this request. `requests`: how many in all, if an earlier one got no valid reply.
     """
 
     question: str
@@ -35,7 +35,7 @@ class Exchange(TypedDict):
     temperature: float
     seed: int
     attempts: NotRequired[int]
-    asked: NotRequired[int]
+    requests: NotRequired[int]
 
 
 class TriedFraction(TypedDict):

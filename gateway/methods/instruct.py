@@ -277,7 +277,7 @@ _TOKENS_PER_EDIT = 400
 _PROMPTS = [message for questions in _QUESTIONS.values() for question in questions for message in question.messages("")]
 _SCHEMAS = [perturb_schema(2, instructions=True), perturb_schema(2)]
 # Raise the number whenever equal replies would give other counterfactuals.
-REVISION = revision_of("2", digest_of_prompts(_PROMPTS, _SCHEMAS))
+REVISION = revision_of("1", digest_of_prompts(_PROMPTS, _SCHEMAS))
 
 
 # --- The parameters.

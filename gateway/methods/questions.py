@@ -85,10 +85,10 @@ def ask(
                 break
         else:
             if faults:
-                exchange["asked"] = len(faults) + 1
+                exchange["requests"] = len(faults) + 1
             return reply, exchange
     if len(faults) > 1:
-        faults[-1].exchange["asked"] = len(faults)
+        faults[-1].exchange["requests"] = len(faults)
     raise faults[-1]
 
 

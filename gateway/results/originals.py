@@ -97,8 +97,8 @@ class MaskedColumns:
             self._halves,
         )
         if self._relation == "metamorphic":
-            said = np.flatnonzero(originals.predicted.sum(axis=0))
-            return _one_class(self._classes[said[0]], len(self._group)) if len(said) == 1 else None
+            predicted = np.flatnonzero(originals.predicted.sum(axis=0))
+            return _one_class(self._classes[predicted[0]], len(self._group)) if len(predicted) == 1 else None
         judged = judge_masks(originals, self._seed)
         return None if judged is None else check_masks(judged, self._classes)
 
@@ -120,7 +120,7 @@ def check_originals(originals: Originals, known: int, seed: int) -> OriginalsChe
         chance=judged.chance,
         standing=judged.standing,
         only="" if judged.only is None else names[judged.only],
-        order=[ExchangedClass(predicted=names[said], meant=names[meant]) for said, meant in judged.order.items()],
+        order=_named(judged.order, names),
         right_in_order=judged.in_order,
     )
     return check.model_copy(update={"sentence": _class_sentence(check, judged, names)})
@@ -144,6 +144,10 @@ def _one_class(only: str, originals: int) -> OriginalsCheck | None:
     return OriginalsCheck(standing="open", only=only, sentence=sentence)
 
 
+def _named(order: Mapping[int, int], names: Sequence[str]) -> list[ExchangedClass]:
+    return [ExchangedClass(predicted=names[predicted], meant=names[meant]) for predicted, meant in order.items()]
+
+
 def check_masks(judged: JudgedMasks, classes: Sequence[str]) -> OriginalsCheck:
     """The check of a segmenter, with its sentence."""
     names = [*classes, OTHER_NAME]
@@ -152,7 +156,7 @@ def check_masks(judged: JudgedMasks, classes: Sequence[str]) -> OriginalsCheck:
         chance=judged.chance,
         standing=judged.standing,
         only="" if judged.only is None else names[judged.only],
-        order=[ExchangedClass(predicted=names[said], meant=names[meant]) for said, meant in judged.order.items()],
+        order=_named(judged.order, names),
     )
     return check.model_copy(update={"sentence": _mask_sentence(check, judged)})
 
@@ -210,12 +214,12 @@ def _mask_sentence(check: OriginalsCheck, judged: JudgedMasks) -> str:
 def _exchanged(check: OriginalsCheck) -> str:
     pairs = [f"`{pair.predicted}` for `{pair.meant}`" for pair in check.order[:MOST_EXCHANGES]]
     more = f" and {len(check.order) - MOST_EXCHANGES} more" if len(check.order) > MOST_EXCHANGES else ""
-    said = f"classes are exchanged: it says {', '.join(pairs)}{more}."
+    exchange = f"classes are exchanged: it says {', '.join(pairs)}{more}."
     if isinstance(check.right, MeanOverlap):
-        return f"{said} Correct the class ids of the masks, the order of the classes, or the label map."
+        return f"{exchange} Correct the class ids of the masks, the order of the classes, or the label map."
     confirmed = _share(check.right_in_order) if check.right_in_order else ""
     return (
-        f"{said} With these exchanged it is right on {confirmed} of the images that did not choose the exchange. "
+        f"{exchange} With these exchanged it is right on {confirmed} of the images that did not choose the exchange. "
         "Correct the order of the classes or the label map."
     )
 

@@ -254,7 +254,7 @@ def row_of(
 def _stored_lineage(counterfactual: MethodCounterfactual, control: str | None) -> JsonObject:
     """The lineage with the caption, the cost, the digest of the control image and how often a question was repeated."""
     stored: JsonObject = to_jsonable_python({**counterfactual.lineage, "evaluations": counterfactual.evaluations})
-    if repeats := sum(exchange.get("asked", 1) - 1 for exchange in counterfactual.lineage.get("exchanges", [])):
+    if repeats := sum(exchange.get("requests", 1) - 1 for exchange in counterfactual.lineage.get("exchanges", [])):
         stored["asked_again"] = repeats
     if counterfactual.caption:
         stored["caption"] = counterfactual.caption

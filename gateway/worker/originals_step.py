@@ -1,6 +1,6 @@
 """The originals of a job, predicted before anything is rendered: where no model is right on them, nothing is rendered.
 
-The refusal is stored with the job, and the report repeats it (`gateway.results.classification.JobRows.checks`).
+The refusal is stored with the job, and the report repeats it (`gateway.results.job_rows.JobRows.checks`).
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def test_the_demo_finds_what_was_planted_and_nothing_else(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CONTRAFACT_URL", "")  # the demo sets it; put back at the end
-    first = run_demo(tmp_path, 30, ("bus", "car"), "weather=night")  # as `make demo`
+    first = run_demo(tmp_path, per_class=30)  # as `make demo`
     findings = {result.model: result.findings for result in first.results}
     planted = Cell(label="bus", factor="weather", value="night", direction="to")
     assert [effect.cell for effect in findings["street-classifier-night-bus"]][:1] == [planted]
@@ -50,7 +50,7 @@ def test_the_demo_finds_what_was_planted_and_nothing_else(
     assert (tmp_path / "finding.png").stat().st_size > 10_000
 
     calls = recorded_calls(tmp_path)
-    second = run_demo(tmp_path, 30, ("bus", "car"), "weather=night")
+    second = run_demo(tmp_path, per_class=30)
     assert second.results == first.results
     assert recorded_calls(tmp_path) == calls
 

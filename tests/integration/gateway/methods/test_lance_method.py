@@ -205,7 +205,9 @@ def test_a_factor_without_a_valid_reply_is_refused_by_name_and_the_others_are_re
     assert [change.factor for change in refused.edit.changes] == ["weather"]
     assert (refused.image, refused.null_ordinal) == (None, None)
     assert "no valid reply" in refused.verdict.reason
-    assert [exchange.get("asked") for exchange in refused.lineage["exchanges"]] == [2], "the same fault is not asked on"
+    assert [exchange.get("requests") for exchange in refused.lineage["exchanges"]] == [2], (
+        "the same fault is not asked on"
+    )
     assert {row.edit.changes[0].factor for row in rows if row.edit and row.image is not None} == {"background"}
     assert small.calls["generate"] == len(LANCE_FACTORS) + 1
 

@@ -24,7 +24,7 @@ def streets(count: int, seed: int) -> Maps:
 def judged(masks: Maps, predicted: Maps) -> JudgedMasks:
     counts: Integers = np.stack([confusion(*pair, CLASSES) for pair in zip(masks, predicted, strict=True)])
     group = np.arange(len(masks))
-    found = judge_masks(
+    judgement = judge_masks(
         MaskedOriginals(
             group,
             reference=counts.sum(axis=2),
@@ -34,8 +34,8 @@ def judged(masks: Maps, predicted: Maps) -> JudgedMasks:
         ),
         seed=1,
     )
-    assert found is not None
-    return found
+    assert judgement is not None
+    return judgement
 
 
 def test_a_segmenter_that_finds_most_pixels_is_sound_from_12_images_on() -> None:
@@ -46,17 +46,17 @@ def test_a_segmenter_that_finds_most_pixels_is_sound_from_12_images_on() -> None
 
 def test_exchanged_class_ids_are_named() -> None:
     masks = streets(20, 1)
-    found = judged(masks, ((masks + 1) % CLASSES).astype(np.uint8))
-    assert (found.standing, found.order) == ("unsound", {1: 0, 2: 1, 3: 2, 0: 3})
+    judgement = judged(masks, ((masks + 1) % CLASSES).astype(np.uint8))
+    assert (judgement.standing, judgement.order) == ("unsound", {1: 0, 2: 1, 3: 2, 0: 3})
     two = np.choose(masks, [0, 1, 3, 2]).astype(np.uint8)
     assert (judged(masks, two).standing, judged(masks, two).order) == ("sound", {2: 3, 3: 2})
 
 
-@pytest.mark.parametrize("said", [0, 1, CLASSES])
-def test_a_mask_of_one_class_is_not_testable_although_most_pixels_are_right(said: int) -> None:
+@pytest.mark.parametrize("only", [0, 1, CLASSES])
+def test_a_mask_of_one_class_is_not_testable_although_most_pixels_are_right(only: int) -> None:
     masks = streets(20, 1)
-    found = judged(masks, np.full_like(masks, said))
-    assert (found.standing, found.only) == ("unsound", said)
+    judgement = judged(masks, np.full_like(masks, only))
+    assert (judgement.standing, judgement.only) == ("unsound", only)
 
 
 def test_the_same_mask_for_every_image_and_masks_of_other_images_are_not_testable() -> None:
@@ -72,8 +72,8 @@ def test_weak_segmenters_are_refused_in_two_percent_at_most(images: int) -> None
     for seed in range(100):
         masks, random = streets(images, seed), np.random.default_rng(1000 + seed)
         seen = np.kron(random.random((images, 4, 4)) < 0.4, np.ones((1, 4, 4))).astype(bool)
-        found = judged(masks, np.where(seen, masks, np.roll(masks, 1, axis=0)))
-        refused += found.standing == "unsound"
-        ways.append(((found.overlap.value or 0) - found.chance) / (1 - found.chance))
+        judgement = judged(masks, np.where(seen, masks, np.roll(masks, 1, axis=0)))
+        refused += judgement.standing == "unsound"
+        ways.append(((judgement.overlap.value or 0) - judgement.chance) / (1 - judgement.chance))
     assert refused <= 2
     assert 0.2 < np.mean(ways) < 0.3
