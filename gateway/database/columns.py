@@ -12,7 +12,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from gateway.methods import JobMethod, read_method
 from shared.schemas.base import Contract, JsonObject, Kind
 from shared.schemas.designs import DesignKind
-from shared.schemas.jobs import JobState
+from shared.schemas.jobs import JobState, Purpose
 from shared.schemas.masks import MaskSpec
 from shared.schemas.metrics import OriginalsCheck
 from shared.schemas.service import ServiceInfo
@@ -116,7 +116,8 @@ class JobColumns(TypedDict):
     spec: JsonObject
     idempotency_key: NotRequired[str | None]
     request_hash: NotRequired[str]
-    suite_id: NotRequired[str]
+    purpose: NotRequired[Purpose]
+    parent_id: NotRequired[str | None]
     finished_at: NotRequired[datetime]
 
 

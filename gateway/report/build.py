@@ -127,8 +127,8 @@ def _load(session: Session, job_id: str, services: Sequence[ServiceInfo] | None)
     return _Stored(
         rows,
         services_of(session, job_id) if services is None else services,
-        load_follow_ups(session, rows.job, "confirms"),
-        load_follow_ups(session, rows.job, "doses_of"),
+        load_follow_ups(session, rows.job, "confirmation"),
+        load_follow_ups(session, rows.job, "doses"),
         load_edit_shown(session, job_id),
         rounds,
         design_results(session, job_id, rounds),

@@ -71,7 +71,8 @@ def confirm(context: Context, owner: str, job_id: str, request: ConfirmationRequ
             classes=job.classes,
             design="balanced" if request.confirm_with == "dillema" else "free",
             seed=job.seed,
-            confirms=job.id,
+            purpose="confirmation",
+            parent=job.id,
             outside_domain=True,  # these images were accepted before
         )
         images = [manifest_image(source) for source in findings.sources]

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gateway.confirmations import doses
-from gateway.confirmations.doses import _fraction, _instructed_parameter
 from gateway.database.tables import Counterfactual, Job
+from gateway.follow_ups import doses
+from gateway.follow_ups.doses import _fraction, _instructed_parameter
 from gateway.methods import read_method
 from gateway.methods.instruct import InstructedParameters
 from shared.problems import Conflict
