@@ -26,10 +26,10 @@ from gateway.database.tables import Job, Report
 from gateway.feedback.notes import finding_id, load_notes, with_notes
 from gateway.jobs import jobs
 from gateway.report.advice import open_effects, steps_for
-from gateway.results.confusion import at_threshold
 from gateway.results.counterfactuals import first_views
 from gateway.results.filters import Filters
 from gateway.results.job_rows import load_rows
+from gateway.results.measure import at_threshold
 from gateway.results.rounds import rounds_of
 from gateway.web.rendering import Value, address_of, class_filter, gallery, images_of_cell, render
 from shared.problems import InvalidInput
