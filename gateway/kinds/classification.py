@@ -15,6 +15,7 @@ from typing import cast
 
 import numpy as np
 
+from gateway.analysis.certainty import accuracy
 from gateway.analysis.components import nested_differences, variance_components
 from gateway.analysis.confusion import NO_CLASS, Confusion, at_confidence, confusion, shares
 from gateway.analysis.effects import Integers, Originals, Outcomes, Predictions, Ranks, Scores
@@ -338,7 +339,16 @@ def _at_confidence(rows: KindRows, threshold: float) -> tuple[Scores, Fields]:
 
 CLASSIFICATION = TaskKind(
     name="classification",
+    models="classifiers",
+    does="classifies",
+    truth="label",
+    truths="labels",
+    announced=lambda spec: False,
+    localised=False,
+    checks=("label",),
     metric="accuracy",
+    right_or_wrong=True,
+    level=accuracy,
     endpoint=Services.predict,
     answers=_answers,
     truth_of=_label,

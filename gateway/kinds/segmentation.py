@@ -16,7 +16,7 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.analysis.certainty import LEVEL, clustered_rate, mean_interval
+from gateway.analysis.certainty import LEVEL, clustered_rate, mean_interval, mean_overlap
 from gateway.analysis.effects import Integers, Scores, differences
 from gateway.analysis.limits import LEAST_SOURCES
 from gateway.analysis.original_masks import JudgedMasks, MaskedOriginals, judge_masks
@@ -38,6 +38,7 @@ from shared.images import decode, encode
 from shared.label_maps import OTHER, VOID, Map, class_indices, confusion, named_overlaps, pack_counts, unpack_counts
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import SegmentReply
+from shared.schemas.masks import MAX_MASK_CLASSES
 from shared.schemas.metrics import ConfusionPairs, OriginalsCheck, SegmentationMetrics
 from shared.schemas.results import Relation
 from shared.scores import lost_labels, with_mean
@@ -321,7 +322,16 @@ def _figures(rows: KindRows, of: Measurement) -> Fields:
 
 SEGMENTATION = TaskKind(
     name="segmentation",
+    models="segmenters",
+    does="segments",
+    truth="mask",
+    truths="masks",
+    announced=lambda spec: spec.masks is not None,
+    localised=True,
+    checks=("shapes", "things"),
     metric="iou",
+    right_or_wrong=False,
+    level=mean_overlap,
     endpoint=Services.segment,
     answers=_answers,
     truth_of=_mask,
@@ -331,4 +341,9 @@ SEGMENTATION = TaskKind(
     detail=PixelDetail,
     originals=SegmentedOriginals,
     figures=_figures,
+    most_classes=MAX_MASK_CLASSES,
+    on_power=(
+        " An image counts for each class in its mask. IoU varies less between images than accuracy, so smaller drops "
+        "in IoU may be detectable."
+    ),
 )

@@ -8,6 +8,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
+from gateway.analysis.certainty import Level
 from gateway.analysis.components import RenderingCost
 from gateway.analysis.effects import Originals, Scores
 from gateway.kinds.originals import OriginalsJudge
@@ -15,6 +16,7 @@ from gateway.kinds.rows import NO_PHRASES, CompletePair, EditPhrases, Prediction
 from shared.endpoints import Endpoint
 from shared.schemas.base import ImagePayload, JsonObject, Kind
 from shared.schemas.effects import Metric
+from shared.schemas.jobs import JobSpec
 from shared.schemas.results import Relation
 
 TOP = 5  # classes that a prediction keeps
@@ -74,6 +76,12 @@ class Measurement(NamedTuple):
 class TaskKind(Generic[Answer, Truth]):
     """Everything about a kind that is not about all kinds.
 
+    `models` and `does`: what its models are, and do; `truth` and `truths`: what its ground truth is. `announced`:
+    whether a spec announces this ground truth. `localised`: truth and predictions lie at places of the image; else
+    the image as a whole has them. `right_or_wrong`: scores are 0 or 1. `level`: a mean score with its interval.
+    `checks`: those that only some kinds have. `most_classes` of a job (None: any number). `on_power`: what a plan adds
+    on the drops that it can detect.
+
     `answers`: of a reply of the `endpoint`, for each image, by the classes of the job. `truth_of` reads the ground
     truth of a source image, from its label and its mask. `as_truth` turns the answer for an original into the truth of
     a job without ground truth. `changed`: whether an edit changed the prediction, given that for the original; None if
@@ -85,7 +93,16 @@ class TaskKind(Generic[Answer, Truth]):
     """
 
     name: Kind
+    models: str
+    does: str
+    truth: str
+    truths: str
+    announced: Callable[[JobSpec], bool]
+    localised: bool
+    checks: tuple[str, ...]
     metric: Metric
+    right_or_wrong: bool
+    level: Level
     endpoint: Endpoint[Any, Any]
     answers: Callable[[Any, Sequence[str]], Iterator[Answer]]
     truth_of: Callable[[str | None, ImagePayload | None], Truth | None]
@@ -96,3 +113,5 @@ class TaskKind(Generic[Answer, Truth]):
     originals: Callable[[Sequence[str], Relation, int], OriginalsJudge]
     figures: Callable[[KindRows, Measurement], Fields]
     at_confidence: Callable[[KindRows, float], tuple[Scores, Fields]] | None = None
+    most_classes: int | None = None
+    on_power: str = ""

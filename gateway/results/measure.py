@@ -157,7 +157,7 @@ def _funnel(job: Job, method: JobMethod, rows: MethodRows) -> Funnel:
     return funnel(
         method.name,
         rows.edits,
-        shapes=job.kind == "segmentation" and METHODS[method.name].checked,
+        shapes="shapes" in KINDS[job.kind].checks and METHODS[method.name].checked,
         recaption=isinstance(parameters, CheckParameters) and parameters.recaption,
         refusal=rows.refusal,
         asked_again=rows.asked_again,

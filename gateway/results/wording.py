@@ -18,7 +18,7 @@ from shared.schemas.effects import (
     Undone,
 )
 from shared.schemas.results import Relation
-from shared.wording import change_in_words, class_in_words, points
+from shared.wording import SCORE_WORDS, change_in_words, class_in_words, points
 
 IMPROVEMENT_UNSEEN = (
     "; provisional until its changed images are reviewed with their arms: an arm that no longer shows the class looks "
@@ -137,17 +137,15 @@ def effect_sentence(effect: CellEffect, correct: Floats, relation: Relation, met
     −51 to −33 (adjusted for selection), 38 images; stands unless more than 29 % of them are invalid".
     """
     change = change_in_words(effect.cell)
-    labelled = relation == "labelled"
-    name = class_in_words(effect.cell, "`")
-    worse, better = _verbs(labelled, metric)
+    name, words = class_in_words(effect.cell, "`"), SCORE_WORDS[metric]
+    worse, better = words.verbs(relation)
     verb = {
         "weakness": f"{name} {worse}",
         "improvement": f"{name} {better}",
         "nothing found": f"{name}: no effect established",
         "too few images": f"{name}: too few images to tell",
     }[effect.standing]
-    sentence = f"{verb} {change}: {points(effect.delta_accuracy)} points"
-    sentence += " of IoU" if metric == "iou" else ""
+    sentence = f"{verb} {change}: {points(effect.delta_accuracy)} {words.unit}"
     interval = effect.selected_interval or effect.interval
     if interval is not None:
         sentence += f", 95 % interval {points(interval.low)} to {points(interval.high)}"
@@ -157,15 +155,8 @@ def effect_sentence(effect: CellEffect, correct: Floats, relation: Relation, met
 
 def weakness_in_words(cell: Cell, relation: Relation, metric: Metric = "accuracy") -> str:
     """What fails under which change: "`bus` fails with weather changed to night"."""
-    worse, _ = _verbs(relation == "labelled", metric)
+    worse, _ = SCORE_WORDS[metric].verbs(relation)
     return f"{class_in_words(cell, '`')} {worse} {change_in_words(cell)}"
-
-
-def _verbs(labelled: bool, metric: Metric) -> tuple[str, str]:
-    """The verbs for a worse and for a better model."""
-    if metric == "iou":
-        return ("is segmented worse", "is segmented better") if labelled else ("is lost", "is kept more often")
-    return ("fails", "is recognised better") if labelled else ("is not recognised again", "is kept more often")
 
 
 def _images(effect: CellEffect, correct: Floats) -> str:
