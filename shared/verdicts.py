@@ -10,6 +10,7 @@ from typing import Literal
 from shared.schemas.effects import BEYOND, LEAST_SOURCES, CellEffect, Interval, Metric
 from shared.schemas.results import JobResults, ModelResults
 from shared.wording import (
+    SCORE_WORDS,
     change_in_words,
     class_in_words,
     interval,
@@ -161,7 +162,7 @@ def _too_few_sentence(verdict: ModelVerdict) -> str:
 def lowest_effect_sentence(verdict: ModelVerdict, metric: Metric = "accuracy") -> str:
     """ "in 12 tested cells. Lowest effect: −4 points, 95 % interval −9 to +1, not significant."."""
     lowest = min(verdict.tested, key=lambda effect: effect.delta_accuracy)
-    limits, unit = lowest.interval, "points of IoU" if metric == "iou" else "points"
+    limits, unit = lowest.interval, SCORE_WORDS[metric].unit
     judged = ""
     if limits is not None and limits.low <= 0 <= limits.high:
         judged = ", not significant"

@@ -4,13 +4,45 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from shared.schemas.effects import Cell, CellEffect, Estimate, Interval, Metric, Rate
 from shared.schemas.masks import ALL_CLASSES
-from shared.schemas.results import Funnel, JobResults, MethodReviews
+from shared.schemas.results import Funnel, JobResults, MethodReviews, Relation
 
 NO_FINDING = "No finding: no effect is both significant (Benjamini-Hochberg at 5 %) and beyond 5 points."
 NO_PAIR_COUNTS = "No pair of images counts, so nothing was compared."
+
+
+class ScoreWords(NamedTuple):
+    """What is said of the scores of a metric.
+
+    `unit` of an effect, `share`: "83 % right", `effect` in the head of a table, and the verbs for a worse and for a
+    better model, with ground truth (`labelled`) and without.
+    """
+
+    score: str
+    share: str
+    unit: str
+    effect: str
+    labelled: tuple[str, str]
+    metamorphic: tuple[str, str]
+
+    def verbs(self, relation: Relation) -> tuple[str, str]:
+        """The verbs for a worse and for a better model."""
+        return self.labelled if relation == "labelled" else self.metamorphic
+
+
+SCORE_WORDS: Mapping[Metric, ScoreWords] = {
+    "accuracy": ScoreWords(
+        "accuracy", "right", "points", "Δacc",
+        ("fails", "is recognised better"), ("is not recognised again", "is kept more often"),
+    ),
+    "iou": ScoreWords(
+        "IoU", "IoU", "points of IoU", "ΔIoU",
+        ("is segmented worse", "is segmented better"), ("is lost", "is kept more often"),
+    ),
+}  # fmt: skip
 
 
 def counts_pairs(results: JobResults) -> bool:
@@ -77,7 +109,7 @@ def open_effect_sentence(effect: CellEffect, metric: Metric = "accuracy") -> str
 
     That of a tested cell: "…: −50 points on 16 images, 95 % interval −78 to −12, not significant; about 6 more …".
     """
-    unit = "points of IoU" if metric == "iou" else "points"
+    unit = SCORE_WORDS[metric].unit
     change = f"{class_in_words(effect.cell, '`')} {change_in_words(effect.cell)}"
     sentence = f"{change}: {points(effect.delta_accuracy)} {unit} on {effect.sources} {_images(effect.sources)}"
     if effect.interval is not None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +15,7 @@ from scipy.stats import chi2, norm, t
 from gateway.analysis.betting import anytime_interval, betting_interval, betting_p, images_to_refute
 from gateway.analysis.effects import Floats, Integers
 from gateway.analysis.limits import FALSE_DISCOVERY_RATE
-from shared.schemas.effects import Interval, MeanOverlap, Metric, Rate
+from shared.schemas.effects import Interval, MeanOverlap, Rate
 
 LEVEL = 0.95
 RESAMPLES = 4_000
@@ -24,6 +25,9 @@ LARGE = 0.5  # a gain or loss from which the bootstrap may be used: half of the 
 BOOTSTRAP_UP_TO = 0.995  # level; at higher levels fewer than 10 resamples lie in a tail
 FEW_EVENTS = 3  # hits or misses; the normal approximation of Wilson's interval fails up to here
 _DIGITS = 12  # decimal digits of a difference, so that rounding errors do not split equal values
+
+# The mean of a model's scores on n images, given their sources and a seed, with its interval.
+Level = Callable[[Floats | NDArray[np.bool_], Integers, int], Rate | MeanOverlap]
 
 
 def clustered_rate(hits: NDArray[np.bool_], source: Integers) -> Rate:
@@ -41,12 +45,13 @@ def clustered_rate(hits: NDArray[np.bool_], source: Integers) -> Rate:
     return Rate(count=count, n=n, value=count / n, low=low, high=high, sources=sources)
 
 
-def cluster_interval(
-    scores: Floats | NDArray[np.bool_], source: Integers, metric: Metric, seed: int
-) -> Rate | MeanOverlap:
-    """A model's accuracy or mean IoU on n images, from its scores in 0 … 1."""
-    if metric == "accuracy":
-        return clustered_rate(scores.astype(bool), source)
+def accuracy(scores: Floats | NDArray[np.bool_], source: Integers, seed: int) -> Rate:
+    """A model's accuracy on n images, from scores of 0 or 1."""
+    return clustered_rate(scores.astype(bool), source)
+
+
+def mean_overlap(scores: Floats | NDArray[np.bool_], source: Integers, seed: int) -> MeanOverlap:
+    """A model's mean IoU on n images, from its scores in 0 … 1."""
     _, index, counts = np.unique(source, return_inverse=True, return_counts=True)
     means = np.bincount(index, scores) / counts
     if len(means) < 2:

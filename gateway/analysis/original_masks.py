@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import t
 
-from gateway.analysis.certainty import LEVEL, cluster_interval
+from gateway.analysis.certainty import LEVEL, mean_overlap
 from gateway.analysis.effects import Floats, Integers, Units
 from gateway.analysis.originals import LEAST_OTHERS, SOUND
 from shared.schemas.effects import MeanOverlap
@@ -75,8 +75,7 @@ def judge_masks(originals: MaskedOriginals, seed: int) -> JudgedMasks | None:
         standing = "unsound"
     total = originals.predicted.sum(axis=0)
     only = int(total.argmax()) if alike and np.count_nonzero(total) == 1 else None
-    right = cluster_interval(overlap, originals.group, "iou", seed)
-    assert isinstance(right, MeanOverlap)
+    right = mean_overlap(overlap, originals.group, seed)
     return JudgedMasks(right, float(chance.mean()), standing, only, alike, order)
 
 

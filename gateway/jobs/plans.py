@@ -19,6 +19,7 @@ from gateway.jobs.sequences import (
     may_be_one_sequence,
     repeated_images,
 )
+from gateway.kinds import checks_elsewhere
 from gateway.methods import METHODS, JobMethod
 from gateway.methods.check_parameters import CheckParameters
 from gateway.methods.checks import CHECKS, RECAPTION_LIMIT, effective_thresholds, factors_off
@@ -96,10 +97,10 @@ def checks_off(methods: Sequence[JobMethod], kind: Kind) -> dict[str, list[str]]
 
     They have no threshold, or only thresholds that are not above the lowest possible score (`factors_off`). The factors
     for which alone a check refuses nothing follow it in brackets. A method with the combined check `validity` is left
-    out: that check weighs all scores. `shapes` and `things` apply to segmentation jobs and `label` to the others,
-    `recaption` to jobs that ask for it.
+    out: that check weighs all scores. Some checks apply to some kinds (`TaskKind.checks`), `recaption` to jobs that ask
+    for it.
     """
-    elsewhere = {"label"} if kind == "segmentation" else {"shapes", "things"}
+    elsewhere = checks_elsewhere(kind)
     off: dict[str, list[str]] = {}
     for method in methods:
         parameters = method.parameters
@@ -127,11 +128,8 @@ def _words(factors: Sequence[str]) -> str:
 
 
 def unchecked_methods(methods: Sequence[JobMethod], kind: Kind) -> list[str]:
-    """The methods that render new images without any check that could reject one, even an image of noise.
-
-    The checks `shapes` and `things` apply to segmentation jobs only.
-    """
-    deciding = {*CHECKS, VALIDITY} - (set() if kind == "segmentation" else {"shapes", "things"})
+    """The methods that render new images without any check that could reject one, even an image of noise."""
+    deciding = {*CHECKS, VALIDITY} - checks_elsewhere(kind)
     return [
         method.name
         for method in methods

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from gateway.analysis.limits import LEAST_SOURCES
 from gateway.analysis.power import ACCURACY, POWER, detectable_drop, sources_needed
+from gateway.kinds import KINDS
 from gateway.methods import JobMethod
 from gateway.methods.compose import ComposeParameters
 from gateway.methods.corruptions import CorruptionsParameters
@@ -26,10 +27,6 @@ from shared.schemas.plans import DetectableDrop, ImagesNeeded, Sensitivity, Unit
 DROPS = (0.5, 0.25, 0.1)  # the images needed for these are in every plan
 DEFAULT_EDITS = 4  # of an image, where a method's parameters do not say
 GOAL = 0.1  # each class's sentence says how many images detect this drop
-OF_MASKS = (
-    " An image counts for each class in its mask. IoU varies less between images than accuracy, so smaller drops in "
-    "IoU may be detectable."
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +82,7 @@ def sensitivity_of(
     sizes = {label: list(groups.values()) for label, groups in sorted(by_class.items())}
     unit: Unit = "group" if max(whole.values(), default=0) > 1 else "image"
     result = sensitivity(sizes, edits, conditions, unit)
-    if kind == "classification":
-        return result
-    return result.model_copy(update={"assumption": result.assumption + OF_MASKS})
+    return result.model_copy(update={"assumption": result.assumption + KINDS[kind].on_power})
 
 
 def sensitivity(

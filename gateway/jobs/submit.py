@@ -25,6 +25,7 @@ from gateway.jobs.model_choice import class_lists
 from gateway.jobs.plans import PlannedJob, describe_plan
 from gateway.jobs.rounds import planned_rounds
 from gateway.jobs.sequences import PlannedImage
+from gateway.kinds import KINDS
 from gateway.methods.compose import Background
 from gateway.models_under_test import models
 from gateway.storage import images
@@ -333,11 +334,12 @@ def _with_labels(intake: Intake, spec: JobSpec, job_plan: Plan) -> tuple[list[So
         labels_from = UNWANTED if spec.masks is None else "the ground truth is the masks"
         sources = [replace(source, label=None) for source in sources]
         return sources, replace(test_set, labels_from=labels_from)
-    if job_plan.kind == "segmentation" and any(source.label is not None for source in sources):
+    kind = KINDS[job_plan.kind]
+    if kind.localised and any(source.label is not None for source in sources):
         names = ", ".join(repr(model.name) for model in job_plan.models)
         raise InvalidInput(
-            f"the ground truth is a label for each image, but {names} segments: send masks, choose classifiers, or "
-            f"{WITHOUT_LABELS} to test whether predictions stay the same"
+            f"the ground truth is a label for each image, but {names} {kind.does}: send {kind.truths}, choose "
+            f"classifiers, or {WITHOUT_LABELS} to test whether predictions stay the same"
         )
     lists = class_lists(job_plan.models)
     lists = {"`classes`": spec.classes, **lists} if spec.classes else lists

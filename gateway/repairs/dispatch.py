@@ -33,6 +33,7 @@ from sqlalchemy.orm import Session
 from gateway.database.sessions import Sessions, database_now, reading
 from gateway.database.table_base import utc_now
 from gateway.database.tables import Repair
+from gateway.kinds import KINDS
 from gateway.repairs.figures import figures
 from gateway.settings import Settings
 from shared.problems import DependencyFailed
@@ -304,8 +305,8 @@ def _metadata(order: RepairOrder) -> list[str]:
 
 
 def _ground_truth(order: RepairOrder) -> str:
-    if order.kind == "segmentation":
-        return f"masks of {', '.join(order.classes)}"
+    if KINDS[order.kind].localised:
+        return f"{KINDS[order.kind].truths} of {', '.join(order.classes)}"
     counts = Counter(example.label for example in order.originals)
     return ", ".join(f"{label} {count}" for label, count in sorted(counts.items()))
 

@@ -11,6 +11,7 @@ from markupsafe import Markup, escape
 
 from gateway.analysis.limits import LEAST_SOURCES
 from gateway.analysis.own_images import LEAST_MARKED
+from gateway.kinds import of_metric
 from gateway.methods import METHODS, NULL_ARM
 from gateway.results.wording import chosen_by, weakness_in_words
 from shared.schemas.effects import Cell, CellEffect, Rate, VarianceComponents
@@ -20,6 +21,7 @@ from shared.verdicts import any_testable, lowest_effect_sentence, not_settled_se
 from shared.wording import (
     NO_FINDING,
     NO_PAIR_COUNTS,
+    SCORE_WORDS,
     change_in_words,
     checks_off_lines,
     class_in_words,
@@ -221,6 +223,8 @@ GLOBALS = {
     "nothing_accepted": nothing_accepted,
     "NO_FINDING": NO_FINDING,
     "NO_PAIR_COUNTS": NO_PAIR_COUNTS,
+    "SCORE_WORDS": SCORE_WORDS,
+    "of_metric": of_metric,
     "counts_pairs": counts_pairs,
     "no_link": no_link,
     "any_testable": any_testable,

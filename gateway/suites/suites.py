@@ -53,7 +53,7 @@ from shared.schemas.suites import (
     SuiteView,
 )
 from shared.seeds import derive_id
-from shared.wording import change_in_words, class_in_words, percent, points
+from shared.wording import SCORE_WORDS, change_in_words, class_in_words, percent, points
 
 REVISION_CHARACTERS = 12
 MAX_RUNS = 100
@@ -369,7 +369,7 @@ def comparison_sentence(comparison: CellComparison, metric: Metric) -> str:
         images = f"all counterfactuals ({comparison.method})"
     else:
         images = f"{class_in_words(cell, '`')} {change_in_words(cell)} ({comparison.method})"
-    score = "right" if metric == "accuracy" else "IoU"
+    score = SCORE_WORDS[metric].share
     sentence = f"{images}: {percent(comparison.accuracy.value)} {score} against {percent(comparison.against.value)}"
     sentence += f", {points(comparison.difference)} points"
     interval = comparison.selected_interval or comparison.interval

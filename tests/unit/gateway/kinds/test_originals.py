@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gateway.analysis.effects import Integers, Originals
-from gateway.results.originals import check_originals, check_unlabelled
+from gateway.kinds.classification import check_originals, check_unlabelled
 
 
 def unlabelled(predicted: Integers) -> Originals:
