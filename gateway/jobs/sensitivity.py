@@ -40,14 +40,15 @@ class Conditions:
     acceptance: float = 1.0
     accuracy: float = ACCURACY
     observed: bool = False
+    paired: bool = True
 
     def drop(self, sources: int, family: int) -> float | None:
         """The smallest drop that this number of source images detects."""
-        return detectable_drop(round(self.acceptance * sources), family, self.accuracy)
+        return detectable_drop(round(self.acceptance * sources), family, self.accuracy, self.paired)
 
     def images_to_detect(self, drop: float, family: int) -> int | None:
         """The number of source images that detect a drop."""
-        accepted = sources_needed(drop, family, self.accuracy)
+        accepted = sources_needed(drop, family, self.accuracy, self.paired)
         return None if accepted is None or not self.acceptance else math.ceil(accepted / self.acceptance)
 
 
@@ -81,6 +82,7 @@ def sensitivity_of(
     edits = max((_edits(method.parameters) for method in methods), default=1)
     sizes = {label: list(groups.values()) for label, groups in sorted(by_class.items())}
     unit: Unit = "group" if max(whole.values(), default=0) > 1 else "image"
+    conditions = replace(conditions, paired=KINDS[kind].right_or_wrong and unit == "image")
     result = sensitivity(sizes, edits, conditions, unit)
     return result.model_copy(update={"assumption": result.assumption + KINDS[kind].on_power})
 
