@@ -25,7 +25,7 @@ import cv2
 import numpy as np
 import torch
 
-from evaluator_service.models_under_test.segmentation import ImageSegmenter
+from evaluator_service.models_under_test.kinds.segmentation import ImageSegmenter
 from evaluator_service.shapes import shapes_reply
 from gateway.methods.checks import shape_scores
 from gateway.methods.counterfactual import FACTORS, Change, Edit, MethodImage, TaskDescription
@@ -58,7 +58,7 @@ class ShapeEvaluator:
         """As `POST /v1/shapes`."""
         images = [decode(payload.png) for payload in (request.source, *request.images)]
         places = self._names.places(self._segmenter.classes, request.classes)
-        return shapes_reply(request, self._segmenter.label_maps(images), places)
+        return shapes_reply(request, self._segmenter.run(images), places)
 
 
 @dataclass(frozen=True, slots=True)
