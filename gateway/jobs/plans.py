@@ -6,7 +6,7 @@ Which image checks cannot refuse anything in a job: those without a threshold th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gateway.jobs.designs import design_of
@@ -21,7 +21,7 @@ from gateway.jobs.sequences import (
 )
 from gateway.methods import METHODS, JobMethod
 from gateway.methods.check_parameters import CheckParameters
-from gateway.methods.checks import CHECKS, RECAPTION_LIMIT, effective_thresholds, factors_off
+from gateway.methods.checks import CHECKS, LABEL, LIMITS, RECAPTION, RENDERED_CHECKS, effective_thresholds, factors_off
 from gateway.methods.controlled import ControlledParameters
 from gateway.methods.counterfactual import FACTORS, Thresholds
 from shared.schemas.base import Kind
@@ -96,26 +96,26 @@ def checks_off(methods: Sequence[JobMethod], kind: Kind) -> dict[str, list[str]]
 
     They have no threshold, or only thresholds that are not above the lowest possible score (`factors_off`). The factors
     for which alone a check refuses nothing follow it in brackets. A method with the combined check `validity` is left
-    out: that check weighs all scores. `shapes` and `things` apply to segmentation jobs and `label` to the others,
-    `recaption` to jobs that ask for it.
+    out: that check weighs all scores. Checks apply to jobs with the ground truth that they need, and `recaption` to
+    those that ask for it.
     """
-    elsewhere = {"label"} if kind == "segmentation" else {"shapes", "things"}
     off: dict[str, list[str]] = {}
     for method in methods:
         parameters = method.parameters
         if not isinstance(parameters, CheckParameters) or VALIDITY in effective_thresholds(method.thresholds):
             continue
-        unused = elsewhere if parameters.recaption else {*elsewhere, "recaption"}
-        if checks := _off(METHODS[method.name].checks, {**RECAPTION_LIMIT, **method.thresholds}, unused):
+        asked = [name for name in METHODS[method.name].checks if parameters.recaption or name != RECAPTION]
+        applying = [name for name in asked if CHECKS[name].applies_to(kind)]
+        if checks := _off(applying, {**LIMITS, **method.thresholds}):
             off[method.name] = checks
     return off
 
 
-def _off(checks: Sequence[str], thresholds: Thresholds, unused: Set[str]) -> list[str]:
+def _off(checks: Sequence[str], thresholds: Thresholds) -> list[str]:
     off = []
     for check in checks:
         passing = factors_off(check, thresholds[check]) if check in thresholds else FACTORS
-        if check not in unused and passing:
+        if passing:
             off.append(check if len(passing) == len(FACTORS) else f"{check} ({_words(passing)})")
     return off
 
@@ -127,11 +127,8 @@ def _words(factors: Sequence[str]) -> str:
 
 
 def unchecked_methods(methods: Sequence[JobMethod], kind: Kind) -> list[str]:
-    """The methods that render new images without any check that could reject one, even an image of noise.
-
-    The checks `shapes` and `things` apply to segmentation jobs only.
-    """
-    deciding = {*CHECKS, VALIDITY} - (set() if kind == "segmentation" else {"shapes", "things"})
+    """The methods that render new images without any check that could reject one, even an image of noise."""
+    deciding = {VALIDITY, LABEL, *(name for name in RENDERED_CHECKS if CHECKS[name].applies_to(kind))}
     return [
         method.name
         for method in methods

@@ -19,7 +19,7 @@ from gateway.database.tables import Counterfactual, Job, SourceImage
 from gateway.feedback.reviews import load_reviews
 from gateway.jobs.sensitivity import GroupedTruth
 from gateway.methods import JobMethod
-from gateway.methods.checks import LABEL_BY_RANK
+from gateway.methods.checks import LABEL, LABEL_BY_RANK
 from gateway.results.classification import RankDetail
 from gateway.results.originals import judge_of
 from gateway.results.pairing import CounterfactualRow, Triple, triples
@@ -65,7 +65,7 @@ def label_unchecked(session: Session, job: Job, method: JobMethod) -> int:
 
     0 if a threshold of its probability checks it too, or nothing does.
     """
-    if max(method.thresholds.get("label", {"default": -1.0}).values()) != LABEL_BY_RANK:
+    if max(method.thresholds.get(LABEL, {"default": -1.0}).values()) != LABEL_BY_RANK:
         return 0
     c, limit = Counterfactual, Counterfactual.scores["label_rank_limit"].as_float()
     query = (
