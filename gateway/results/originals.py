@@ -13,9 +13,9 @@ from typing import Protocol
 
 import numpy as np
 
-from gateway.analysis.effects import Originals
+from gateway.analysis.effects import Integers, Originals
 from gateway.analysis.limits import LEAST_SOURCES
-from gateway.analysis.original_masks import JudgedMasks, MaskedOriginals, judge_masks
+from gateway.analysis.original_masks import JudgedMasks, MaskedOriginals, have_same_shares, judge_masks
 from gateway.analysis.originals import JudgedOriginals, judge_originals
 from gateway.results.pairing import PredictionRow, labels
 from shared.label_maps import unpack_counts
@@ -97,8 +97,7 @@ class MaskedColumns:
             self._halves,
         )
         if self._relation == "metamorphic":
-            predicted = np.flatnonzero(originals.predicted.sum(axis=0))
-            return _one_class(self._classes[predicted[0]], len(self._group)) if len(predicted) == 1 else None
+            return check_unlabelled_masks(originals.predicted, self._classes)
         judged = judge_masks(originals, self._seed)
         return None if judged is None else check_masks(judged, self._classes)
 
@@ -134,11 +133,20 @@ def check_unlabelled(originals: Originals) -> OriginalsCheck | None:
     return _one_class(originals.classes[int(predicted[0])], len(predicted))
 
 
+def check_unlabelled_masks(predicted: Integers, classes: Sequence[str]) -> OriginalsCheck | None:
+    """As `check_unlabelled`, of a segmenter whose masks of all originals have the same pixels of each class."""
+    if not len(predicted) or not have_same_shares(predicted):
+        return None
+    only = np.flatnonzero(predicted.sum(axis=0))
+    return _one_class(classes[int(only[0])] if len(only) == 1 else "", len(predicted))
+
+
 def _one_class(only: str, originals: int) -> OriginalsCheck | None:
     if originals < LEAST_SOURCES:
         return None
+    fault = f"says `{only}`" if only else "gives the same share of pixels to every class"
     sentence = (
-        f"It says `{only}` for each of the {originals} originals, and without ground truth nothing shows whether "
+        f"It {fault} for each of the {originals} originals, and without ground truth nothing shows whether "
         "it tells images apart. Submit labels, or images of several classes."
     )
     return OriginalsCheck(standing="open", only=only, sentence=sentence)
