@@ -9,6 +9,7 @@ The evaluator itself is not forked: it has threads, secrets, and perhaps a GPU.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import socket
 import subprocess
@@ -25,7 +26,18 @@ MODULE = module("evaluator_service.models_under_test.child")
 _PASSED = {"PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "LD_PRELOAD"}
 _PASSED_PREFIXES = ("OMP_", "MKL_", "KMP_", "ONEDNN_", "DNNL_", "ATEN_", "CUDA_", "NVIDIA_", "ROCR_", "PYTORCH_")
 
+_PR_SET_DUMPABLE = 4
+
 End = TypeVar("End", socket.socket, int)
+
+
+def hide_process() -> None:
+    """Keep the memory and the environment of this process from others of its user, such as those of uploads (Linux).
+
+    It also leaves no core dump, and only root can attach a debugger.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 class Connections(NamedTuple, Generic[End]):
