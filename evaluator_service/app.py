@@ -19,6 +19,7 @@ from evaluator_service.model import EvaluatorModel
 from evaluator_service.models_under_test.in_process import InProcessModel
 from evaluator_service.models_under_test.kinds import KINDS
 from evaluator_service.models_under_test.onnx_file import onnx_provider
+from evaluator_service.models_under_test.sandbox import hide_process
 from shared.devices import Loading, choose_device, torch_service
 from shared.endpoints import MODELS, Endpoint, Services
 from shared.profile_evaluator import Evaluator
@@ -45,8 +46,11 @@ def create_app(
 ) -> FastAPI:
     """Create the service with `settings` (default: from the environment); see `shared.service`.
 
+    Without settings, the process is the service's own: uploaded models cannot read the keys in its environment.
     `in_process` are further models under test, by name: objects of this process.
     """
+    if settings is None:
+        hide_process()
     service_settings = settings or ServiceSettings()
     provider = onnx_provider(choose_device(torch, service_settings.device))
     elsewhere = "" if provider.startswith("CPU") else f" {provider}"

@@ -13,6 +13,7 @@ The evaluator itself is not forked: it has threads, secrets, and perhaps a GPU.
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import signal
@@ -47,9 +48,19 @@ MODULE = module("evaluator_service.models_under_test.child")
 # Variables that the processes get; secrets of the evaluator (keys of endpoints) are not among them.
 _PASSED = {"PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "LD_PRELOAD"}
 _PASSED_PREFIXES = ("OMP_", "MKL_", "KMP_", "ONEDNN_", "DNNL_", "ATEN_", "CUDA_", "NVIDIA_", "ROCR_", "PYTORCH_")
+_PR_SET_DUMPABLE = 4
 
 End = TypeVar("End", socket.socket, int)
 logger = logging.getLogger("contrafact.service")
+
+
+def hide_process() -> None:
+    """Keep the memory and the environment of this process from others of its user, such as those of uploads (Linux).
+
+    It also leaves no core dump, and only root can attach a debugger.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 class ProcessKilled(DependencyFailed):
