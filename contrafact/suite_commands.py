@@ -321,7 +321,7 @@ def _verdict(results: RunResults, suite: str) -> str:
         if drops:
             return f"❔ {settled}, but {drops}"
         if results.doubtful:
-            return f"❔ {settled}, but a model is in doubt"
+            return f"❔ {settled}, but it is in doubt"
         held = any(cell.judgement == "held" for cell in results.cells)
         return f"✅ {settled}" if held else f"❔ {settled}, but none is ruled out in any cell"
     count = len(results.breaches)

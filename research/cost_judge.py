@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from benchmarks.cost_sources import Method, Source, Verdicts
 from diffusion_service.segmentation import Segmenter
 from gateway.jobs.choices import method_defaults
-from gateway.methods.checks import CHECKS, Pictures, check_images
+from gateway.methods.checks import EDITED_CHECKS, RENDERED_CHECKS, Pictures, check_images
 from gateway.methods.counterfactual import Edit, MethodImage
 from gateway.methods.dillema import DillemaParameters
 from gateway.methods.inverted import Attempt
-from gateway.methods.lance import LANCE_CHECKS, LanceParameters, best
+from gateway.methods.lance import LanceParameters, best
 from research.judges.oracles.objects import in_place, judge
 from research.judges.trials import TASK, Evaluator, payload
 from research.measure.counterfactuals import oracle_verdict
@@ -60,7 +60,7 @@ class Oracles:
             Pictures(images, payload(self._segmenter.keep_mask(source.image))),
             [edit] * len(images),
             self._thresholds[method],
-            LANCE_CHECKS if method == "lance" else CHECKS,
+            EDITED_CHECKS if method == "lance" else RENDERED_CHECKS,
         )
         results = zip(fractions, images, checked, strict=True)
         return best([Attempt(fraction, image, verdict, scores) for fraction, image, (verdict, scores) in results])

@@ -98,6 +98,12 @@ class StoredSpec(Contract):
     refused: dict[str, OriginalsCheck] = Field(default_factory=dict)
     revision: str = ""
 
+    @property
+    def reserve(self) -> str:
+        """Why nobody should rely on figures of the job's images; "" without a reason."""
+        note = self.outside_domain_note
+        return note and f"Do not rely on these results: {note}"
+
 
 class JobColumns(TypedDict):
     """A row of `tables.Job`; a missing column has its default."""

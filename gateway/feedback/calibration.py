@@ -35,17 +35,15 @@ from gateway.feedback.reviews import Reviews, load_reviews
 from gateway.jobs import jobs
 from gateway.jobs.plans import checks_off
 from gateway.methods import METHODS, JobMethod
-from gateway.methods.checks import LABEL_BY_RANK, with_label_rank
-from gateway.methods.image_scores import label_lost
+from gateway.methods.checks import CHECKS, LABEL_BY_RANK, label_lost, with_label_rank
 from gateway.methods.inverted import SweepParameters
+from gateway.methods.validity import SIGNALS
 from shared.schemas.calibration import FittedValidity, JobCalibration, MethodCalibration
-from shared.schemas.validity import SIGNALS, VALIDITY, EditKind, signal_value
+from shared.schemas.validity import VALIDITY, EditKind, signal_value
 from shared.seeds import derive_seed
 
 # Checks whose score alone decides; an edit that another check refused stays refused at any threshold.
-_BY_SCORE = (
-    "structure", "caption", "label", "shapes", "things", "fit", "likeness", "match", "word", "direction", VALIDITY,
-)  # fmt: skip
+_BY_SCORE = tuple(name for name, check in CHECKS.items() if check.fitted)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from gateway.jobs.model_choice import choose_models, kind_of, refuse_unknown_cla
 from gateway.kinds import KINDS, announced_kind
 from gateway.methods import METHODS, JobMethod
 from gateway.methods.caption import IMAGE_DOMAIN
-from gateway.methods.checks import LABEL_BY_RANK, UNCALIBRATED
+from gateway.methods.checks import LABEL, LABEL_BY_RANK, UNCALIBRATED
 from gateway.methods.controlled import ControlledParameters
 from gateway.methods.instruct import InstructParameters
 from gateway.methods.validity import SignalParameters
@@ -148,7 +148,7 @@ def method_defaults(name: str, profile: Profile, request: JsonObject | None = No
         defaults["second_thresholds"] = {check: dict(values) for check, values in limits.items()}
     defaults |= profile.methods.get(name, {}) | _few_steps(name, profile, request or {})
     if isinstance(thresholds := defaults.get("thresholds"), dict):
-        defaults["thresholds"] = {"label": {"default": LABEL_BY_RANK}, **thresholds}
+        defaults["thresholds"] = {LABEL: {"default": LABEL_BY_RANK}, **thresholds}
     return defaults
 
 
@@ -253,7 +253,7 @@ def _method(
     chosen: dict[str, object] = {**defaults, **calibrated, **request}
     for key in request.keys() & {"thresholds", "arm_thresholds"}:  # a profile's errors were measured at what it names
         if isinstance(limits := chosen.get(key), dict):
-            chosen[key] = {"label": {"default": LABEL_BY_RANK}, **limits} if limits else {}
+            chosen[key] = {LABEL: {"default": LABEL_BY_RANK}, **limits} if limits else {}
     try:
         parameters = METHODS[name].parameters.model_validate(chosen)
     except ValidationError as error:

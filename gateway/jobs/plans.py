@@ -6,7 +6,7 @@ Which image checks cannot refuse anything in a job: those without a threshold th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gateway.jobs.designs import design_of
@@ -22,7 +22,7 @@ from gateway.jobs.sequences import (
 from gateway.kinds import checks_elsewhere
 from gateway.methods import METHODS, JobMethod
 from gateway.methods.check_parameters import CheckParameters
-from gateway.methods.checks import CHECKS, RECAPTION_LIMIT, effective_thresholds, factors_off
+from gateway.methods.checks import LABEL, LIMITS, RECAPTION, RENDERED_CHECKS, effective_thresholds, factors_off
 from gateway.methods.controlled import ControlledParameters
 from gateway.methods.counterfactual import FACTORS, Thresholds
 from shared.schemas.base import Kind
@@ -106,17 +106,18 @@ def checks_off(methods: Sequence[JobMethod], kind: Kind) -> dict[str, list[str]]
         parameters = method.parameters
         if not isinstance(parameters, CheckParameters) or VALIDITY in effective_thresholds(method.thresholds):
             continue
-        unused = elsewhere if parameters.recaption else {*elsewhere, "recaption"}
-        if checks := _off(METHODS[method.name].checks, {**RECAPTION_LIMIT, **method.thresholds}, unused):
+        asked = [name for name in METHODS[method.name].checks if parameters.recaption or name != RECAPTION]
+        applying = [name for name in asked if name not in elsewhere]
+        if checks := _off(applying, {**LIMITS, **method.thresholds}):
             off[method.name] = checks
     return off
 
 
-def _off(checks: Sequence[str], thresholds: Thresholds, unused: Set[str]) -> list[str]:
+def _off(checks: Sequence[str], thresholds: Thresholds) -> list[str]:
     off = []
     for check in checks:
         passing = factors_off(check, thresholds[check]) if check in thresholds else FACTORS
-        if check not in unused and passing:
+        if passing:
             off.append(check if len(passing) == len(FACTORS) else f"{check} ({_words(passing)})")
     return off
 
@@ -129,7 +130,8 @@ def _words(factors: Sequence[str]) -> str:
 
 def unchecked_methods(methods: Sequence[JobMethod], kind: Kind) -> list[str]:
     """The methods that render new images without any check that could reject one, even an image of noise."""
-    deciding = {*CHECKS, VALIDITY} - checks_elsewhere(kind)
+    elsewhere = checks_elsewhere(kind)
+    deciding = {VALIDITY, LABEL, *(name for name in RENDERED_CHECKS if name not in elsewhere)}
     return [
         method.name
         for method in methods

@@ -29,7 +29,6 @@ from gateway.kinds import KINDS
 from gateway.methods.compose import Background
 from gateway.models_under_test import models
 from gateway.storage import images
-from shared.archives import is_archive
 from shared.problems import InvalidInput
 from shared.schemas.jobs import ImageFailure, JobDetail, JobSpec, ManifestImage
 from shared.schemas.plans import JobPlan
@@ -306,20 +305,17 @@ def _without_classes(source: SourceFile) -> SourceFile:
 
 
 def _label(intake: Intake, submission: Submission, job_plan: Plan) -> Intake:
-    """The source images with their groups, and with labels that all models know; of equal ones in an archive, one."""
+    """The source images with their groups, and with labels that all models know; of equal ones, one."""
     sources, test_set = _with_labels(intake, submission.spec, job_plan)
-    if submission.uploaded is None and any(is_archive(file.content) for file in submission.files):
-        names, labels = [source.name for source in sources], [source.label for source in sources]
-        kept = distinct(test_set, names, [_identity(source) for source in sources], labels)
-        sources = [sources[position] for position in kept]
-    return Intake(sources, test_set)
+    identities, labels = [_identity(source) for source in sources], [source.label for source in sources]
+    names = [source.name or (identity or "")[:12] for source, identity in zip(sources, identities, strict=True)]
+    return Intake([sources[position] for position in distinct(test_set, names, identities, labels)], test_set)
 
 
 def _identity(source: SourceFile) -> str | None:
     """The digests of an image and its mask, which equal ones have in common; None for an image that failed."""
-    if source.image is None:
-        return None
-    return source.image.digest + (source.mask.digest if source.mask is not None else "")
+    digest = source.upload if source.image is None else source.image.digest
+    return digest + ("" if source.mask is None else source.mask.digest) or None
 
 
 def _with_labels(intake: Intake, spec: JobSpec, job_plan: Plan) -> tuple[list[SourceFile], TestSet]:

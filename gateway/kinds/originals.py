@@ -26,11 +26,15 @@ class OriginalsJudge(Protocol):
 
 
 def check_one_class(only: str, originals: int) -> OriginalsCheck | None:
-    """The check of a model without ground truth that predicts one class for everything; None under 12 originals."""
+    """The check of a model without ground truth that predicts one class for everything, or one mask (`only` is "").
+
+    None under 12 originals.
+    """
     if originals < LEAST_SOURCES:
         return None
+    fault = f"says `{only}`" if only else "gives the same share of pixels to every class"
     sentence = (
-        f"It says `{only}` for each of the {originals} originals, and without ground truth nothing shows whether "
+        f"It {fault} for each of the {originals} originals, and without ground truth nothing shows whether "
         "it tells images apart. Submit labels, or images of several classes."
     )
     return OriginalsCheck(standing="open", only=only, sentence=sentence)

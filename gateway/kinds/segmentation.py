@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from gateway.analysis.certainty import LEVEL, clustered_rate, mean_interval, mean_overlap
 from gateway.analysis.effects import Integers, Scores, differences
 from gateway.analysis.limits import LEAST_SOURCES
-from gateway.analysis.original_masks import JudgedMasks, MaskedOriginals, judge_masks
+from gateway.analysis.original_masks import JudgedMasks, MaskedOriginals, have_same_shares, judge_masks
 from gateway.analysis.segmentation import (
     LEAST_OF_POOLED_CLASS,
     PooledObstacle,
@@ -276,10 +276,17 @@ class SegmentedOriginals:
             self._halves,
         )
         if self._relation == "metamorphic":
-            predicted = np.flatnonzero(originals.predicted.sum(axis=0))
-            return check_one_class(self._classes[predicted[0]], len(self._group)) if len(predicted) == 1 else None
+            return check_unlabelled_masks(originals.predicted, self._classes)
         judged = judge_masks(originals, self._seed)
         return None if judged is None else check_masks(judged, self._classes)
+
+
+def check_unlabelled_masks(predicted: Integers, classes: Sequence[str]) -> OriginalsCheck | None:
+    """As `check_unlabelled`, of a segmenter whose masks of all originals have the same pixels of each class."""
+    if not len(predicted) or not have_same_shares(predicted):
+        return None
+    only = np.flatnonzero(predicted.sum(axis=0))
+    return check_one_class(classes[int(only[0])] if len(only) == 1 else "", len(predicted))
 
 
 def check_masks(judged: JudgedMasks, classes: Sequence[str]) -> OriginalsCheck:

@@ -12,7 +12,14 @@ from pydantic import ConfigDict, JsonValue, ValidationError
 
 from gateway.methods import compose, corruptions, dillema, doses, instruct, lance, lance_r, reconstruction, shifts
 from gateway.methods.check_parameters import CheckParameters
-from gateway.methods.checks import CHECKS
+from gateway.methods.checks import (
+    EDITED_CHECKS,
+    LABEL_CHECK,
+    LANCE_CHECKS,
+    RENDERED_CHECKS,
+    UNCALIBRATED_EDITED,
+    WORD_CHECKS,
+)
 from gateway.methods.counterfactual import Method, Thresholds
 from gateway.methods.inverted import InversionParameters
 from gateway.methods.paraphrase import revision_with_paraphrase
@@ -49,7 +56,7 @@ class MethodSpec:
     null_arm: str = NULL_ARM
     needs: tuple[Literal["text_embedder", "masked_words", "instruct"], ...] = ()
     checked: bool = True
-    checks: tuple[str, ...] = CHECKS
+    checks: tuple[str, ...] = RENDERED_CHECKS
     default_thresholds: Thresholds = field(default_factory=dict)
     needs_thresholds: tuple[str, ...] = ()
     digital_source: DigitalSource = GENERATED
@@ -79,9 +86,9 @@ METHODS: dict[str, MethodSpec] = {
         revision=lance.REVISION,
         null_arm=_SAME_CAPTION,
         needs=("text_embedder",),
-        checks=lance.LANCE_CHECKS,
-        default_thresholds=lance.DEFAULT_THRESHOLDS,
-        needs_thresholds=lance.PAPER_CHECKS,
+        checks=EDITED_CHECKS,
+        default_thresholds=UNCALIBRATED_EDITED,
+        needs_thresholds=LANCE_CHECKS,
         digital_source="compositeWithTrainedAlgorithmicMedia",
         confirmed_by="dillema",
     ),
@@ -95,9 +102,9 @@ METHODS: dict[str, MethodSpec] = {
         revision=lance_r.REVISION,
         null_arm=_SAME_CAPTION,
         needs=("masked_words",),
-        checks=lance_r.WORD_CHECKS,
-        default_thresholds=lance.DEFAULT_THRESHOLDS,
-        needs_thresholds=lance.PAPER_CHECKS,
+        checks=WORD_CHECKS,
+        default_thresholds=UNCALIBRATED_EDITED,
+        needs_thresholds=LANCE_CHECKS,
         digital_source="compositeWithTrainedAlgorithmicMedia",
         confirmed_by="dillema",
     ),
@@ -134,8 +141,8 @@ METHODS: dict[str, MethodSpec] = {
         revision=instruct.REVISION,
         null_arm="edited under the same seed by an instruction that changes nothing",
         needs=("instruct",),
-        checks=instruct.INSTRUCT_CHECKS,
-        default_thresholds=lance.DEFAULT_THRESHOLDS,
+        checks=EDITED_CHECKS,
+        default_thresholds=UNCALIBRATED_EDITED,
         digital_source="compositeWithTrainedAlgorithmicMedia",
         confirmed_by="dillema",
     ),
@@ -160,7 +167,7 @@ METHODS: dict[str, MethodSpec] = {
         "generator.",
         revision=compose.REVISION,
         null_arm="the object pasted at its own place on its own background",
-        checks=compose.COMPOSE_CHECKS,
+        checks=LABEL_CHECK,
         digital_source="composite",
     ),
     "doses": MethodSpec(

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, Literal, NamedTuple, TypeVar
 
-from gateway.methods.checks import CHECKS, judge_arm
+from gateway.methods.checks import RENDERED_CHECKS, judge_arm
 from gateway.methods.counterfactual import Edit, Lineage, MethodCounterfactual, Scores, Thresholds, Verdict
 from gateway.methods.schedule import Proposal
 from shared.schemas.base import ImagePayload
@@ -64,7 +64,7 @@ def compare_arms(
     nulls: Sequence[RenderedArm[Pair]],
     shams: ShamArms[Pair] | None,
     thresholds: Thresholds,
-    checks: Sequence[str] = CHECKS,
+    checks: Sequence[str] = RENDERED_CHECKS,
 ) -> ComparedArms[Pair]:
     """The arms of edits with the check that the null arm and the sham arm of each fail.
 

@@ -6,7 +6,6 @@ from typing import Annotated
 
 from pydantic import Field
 
-from gateway.methods.checks import Recaption
 from gateway.methods.counterfactual import Thresholds
 from gateway.methods.validity import SignalParameters
 from shared.schemas.thresholds import ImageThresholds
@@ -15,7 +14,10 @@ from shared.schemas.thresholds import ImageThresholds
 class CheckParameters(SignalParameters):
     """Thresholds of the image checks, and what else they compute."""
 
-    recaption: Recaption = False
+    recaption: Annotated[
+        bool,
+        Field(description="Caption each rendered image; its caption must name the class (one more call per image)."),
+    ] = False
     thresholds: Annotated[
         ImageThresholds,
         Field(description="Thresholds of image checks, by check and factor (or `default`); default: the profile's."),

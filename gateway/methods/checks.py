@@ -1,37 +1,13 @@
-"""Automatic checks of rendered images: verdicts and scores from the replies of the services.
+"""Automatic checks of rendered images. `CHECKS` has one entry for each: what it scores, whom it judges, how it refuses.
 
-Checks run in order. The first that fails names the verdict; all scores are kept. Newly rendered images have these:
+A method names its checks in the order in which they judge. The first that fails names the verdict; all scores are kept.
+A check without a threshold only scores. Thresholds depend on the scorer's weights and on the edit's factor, and come
+from the profile.
 
-structure   the source's edges in the region that must stay are still there (evaluator: structure agreement)
-caption     the image is closer to the new caption than to the old one (difference of the scorer's cosines)
-label       the scorer's most probable class (zero-shot over the label set) is the ground truth, with a high enough
-            probability; at a threshold of 0 its rank alone decides, relative to the source (`label_lost`); skipped
-            without ground truth or label set; off at a threshold below 0 only
-recaption   if the job sets it: a new caption of the image names the class, as a caption of the source does;
-            skipped if the source's caption names no class
-shapes      in segmentation jobs: the profile's segmenter, never a model under test, segments the classes where the mask
-            has them (mean over classes of IoU divided by the IoU in the source, at most 1); skipped if the profile has
-            no segmenter, or it detects no class of the mask in the source
-things      share of the source's detected things (IoU of 0.5) that the segmenter also detects in the image
-fit         the image fits the new caption about as well as the source fits its own (difference of the scorer's
-            cosines); it falls when the image changes by more than the edit
-
-Images edited in place have other checks (`lance.py`, `lance_r.py`).
-
-A null arm has scores too. `judge_arm` applies to it those checks of its edit that do not concern the change
-(`ARM_CHECKS`): it must still show the source's class and shapes, at the thresholds of the edit's factor. The edit keeps
-its own verdict. An image that the generator could not compute is refused as `not finite`. If a null arm is not finite,
-the edits that are compared with it are refused (`arms.py`). Thresholds depend on the scorer's weights and on the edit's
-factor, and come from the profile. A check without thresholds only scores.
-
-The check `recaption`: a new caption of an image names the classes that a caption of its source names.
-
-The classes are the ground truth, or the classes marked as things in segmentation jobs. `names_class` decides whether a
-caption names a class; it includes common words for people and vehicles. Classes that the source's caption does not name
-do not count; if it names none, the check is skipped. The profile's captioner writes the captions greedily, without the
-method's prompt or limits.
-
-The checks under a second scorer, of another family than the first: would it have accepted the image, too?
+A null or sham arm has scores too. The edit's checks that do not concern the change (`Check.arms`) judge it: it must
+still show the source's class and shapes, at the thresholds of the edit's factor. The edit keeps its own verdict. An
+image that the generator could not compute is refused as `not finite`. If a null arm is not finite, the edits that are
+compared with it are refused (`arms.py`).
 
 Where the profile has `[evaluator.second_scorer]`, every rendered image is scored by it as well. Its verdict is that of
 the same checks in which the scores of the scorer are replaced by its own (`second_…`), at thresholds of its own. It
@@ -41,12 +17,11 @@ changes no verdict of the method: the analysis reports the effect among the imag
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Protocol
+from typing import Final, Protocol
 
 import numpy as np
-from pydantic import Field
 
 from gateway.methods.counterfactual import (
     ACCEPTED,
@@ -58,24 +33,274 @@ from gateway.methods.counterfactual import (
     Thresholds,
     Verdict,
 )
-from gateway.methods.image_scores import label_lost, label_set, score_images
+from gateway.methods.image_scores import Embed, ImageVectors, Vector, embed_images, label_set
 from gateway.methods.words import in_captions, names_class
 from shared.endpoints import Services
 from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionReply, CaptionRequest
-from shared.schemas.evaluation import ShapesReply, ShapesRequest, StructureRequest
+from shared.schemas.evaluation import ShapesOutcome, ShapesReply, ShapesRequest, StructureRequest
+from shared.schemas.thresholds import ImageCheck
+from shared.schemas.validity import VALIDITY
 
-# Without calibrated ones: the ground truth is the most probable class, and the new caption fits better than the old.
-UNCALIBRATED: Thresholds = {"label": {"default": 0.0}, "caption": {"default": 0.0}}
-OF_SCORER = ("caption", "label", "fit", "likeness", "match", "direction", "word")
+MANY_CLASSES = 100  # of a larger label set the first five count, as on ImageNet
+FIRST_OF_MANY = 5
+THING_IOU = 0.5  # the least IoU of a thing that kept its place
+DIRECTION: Final = "direction"
+LABEL: Final = "label"
+LIKENESS: Final = "likeness"
+RECAPTION: Final = "recaption"
+SHAPES: Final = "shapes"
+WORD: Final = "word"
+LABEL_BY_RANK = 0.0  # the threshold of `label` where none is named
+_ZERO = 1e-6  # a shorter difference of unit vectors has no direction
 ACCEPTED_BY_SECOND = "second_accepted"  # score of every rendered image: 1 if the second scorer accepts it, else 0
-Recaption = Annotated[
-    bool, Field(description="Caption each rendered image; its caption must name the class (one more call per image).")
-]
+NOT_FINITE = Verdict(False, "not finite", "the generator computed NaN or infinity; there is no image")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the services measured of an image; None where they were not asked, or had nothing to measure."""
+
+    agreement: float | None = None
+    vectors: ImageVectors | None = None
+    shapes: ShapesOutcome | None = None
+    caption: NewCaption | None = None
+
+    def scores(self) -> Scores:
+        """The scores of all checks that can be made."""
+        return {name: score for check in CHECKS.values() for name, score in check.scores(self).items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A check of rendered images.
+
+    `scores`: its score of an image under its name, with others beside it; empty where it cannot be made. It refuses an
+    image whose score is below the threshold, in the words of `refusal`; `lost` may say that it refuses at any score.
+    `lowest`: the lowest score that an image can have. `limit`: its threshold where none is named; None: it only scores.
+
+    `arms`: whether null and sham arms must pass it, too. `of_scorer`: whether
+    a second scorer repeats it. `unmade`: the verdict on an image without its score, if a method has the check.
+    `fitted`: whether reviews may fit its threshold, since its score alone decides. `more_signals`: scores beside
+    its own that enter a model of validity.
+    """
+
+    name: ImageCheck
+    scores: Callable[[Measured], Scores]
+    refusal: str
+    lowest: float
+    arms: bool = False
+    limit: float | None = None
+    of_scorer: bool = False
+    lost: Callable[[Scores, float], str] = lambda scores, lowest: ""
+    unmade: Verdict | None = None
+    fitted: bool = True
+    more_signals: tuple[str, ...] = ()
+
+    def refuse(self, scores: Scores, lowest: float) -> str:
+        """Why it refuses an image with these scores at the threshold `lowest`; "" if the image passes."""
+        if reason := self.lost(scores, lowest):
+            return reason
+        return self.refusal.format(score=scores[self.name], lowest=lowest) if scores[self.name] < lowest else ""
+
+
+def _of_vectors(score: Callable[[ImageVectors], Scores]) -> Callable[[Measured], Scores]:
+    return lambda measured: score(measured.vectors) if measured.vectors else {}
+
+
+def _of_captions(score: Callable[[ImageVectors, Vector, Vector], Scores]) -> Callable[[Measured], Scores]:
+    """Scores by the old and the new caption; a null arm has none."""
+    return _of_vectors(lambda vectors: score(vectors, *vectors.captions) if vectors.captions else {})
+
+
+def _of_shapes(score: Callable[[ShapesOutcome], Scores]) -> Callable[[Measured], Scores]:
+    return lambda measured: score(measured.shapes) if measured.shapes else {}
+
+
+def _direction(vectors: ImageVectors, old: Vector, new: Vector) -> Scores:
+    moved, meant = vectors.image - vectors.source, new - old
+    lengths = float(np.linalg.norm(moved)), float(np.linalg.norm(meant))
+    return {DIRECTION: float(moved @ meant) / (lengths[0] * lengths[1])} if min(lengths) > _ZERO else {}
+
+
+def _label(vectors: ImageVectors) -> Scores:
+    """`label_margin`: the lead over the most probable other class. `label_rank`: the place of the ground truth among
+    the classes. `label_rank_limit`: the last place that counts as kept: 1 (5 with over 100 classes), or its place in
+    the source if that is later, since a scorer that misjudges the source says little about the image."""
+    if not len(vectors.classes):
+        return {}
+    probabilities = vectors.probabilities()
+    truth, first = float(probabilities[vectors.truth]), FIRST_OF_MANY if len(vectors.classes) > MANY_CLASSES else 1
+    return {
+        "label": truth,
+        "label_margin": truth - float(np.delete(probabilities, vectors.truth).max()),
+        "label_rank": vectors.rank(vectors.image),
+        "label_rank_limit": max(float(first), vectors.rank(vectors.source)),
+    }
+
+
+def label_lost(scores: Mapping[str, float], lowest: float) -> bool:
+    """Whether the ground truth ranks too low, at the threshold `lowest` of its probability.
+
+    Above 0 it must be the most probable class. At 0, the threshold where nobody has measured one, it must be among the
+    first `label_rank_limit` of the classes. Below 0 there is no such rule. Scores of older versions have no rank.
+    """
+    if lowest < 0:
+        return False
+    if lowest > 0 or "label_rank" not in scores:
+        return scores["label_margin"] <= 0
+    return scores["label_rank"] > scores["label_rank_limit"]
+
+
+def _label_lost(scores: Scores, lowest: float) -> str:
+    if not label_lost(scores, lowest):
+        return ""
+    if scores.get("label_rank_limit", 1) > 1 and lowest <= 0:
+        return (
+            f"the ground truth is only class {scores['label_rank']:.0f} by probability; expected at least class "
+            f"{scores['label_rank_limit']:.0f}"
+        )
+    return f"another class is more probable than the ground truth, which has a probability of {scores['label']:.0%}"
+
+
+# In the order of the columns of a model of validity.
+CHECKS: dict[str, Check] = {
+    check.name: check
+    for check in (
+        Check(  # the source's edges are there in the region that must stay
+            name="structure",
+            scores=lambda measured: {} if measured.agreement is None else {"structure": measured.agreement},
+            refusal="the image keeps only {score:.0%} of the outlines that must stay; expected at least {lowest:.0%}",
+            lowest=0.0,
+            arms=True,
+        ),
+        Check(  # zero-shot, the scorer names the ground truth; off at a threshold below 0 only
+            name=LABEL,
+            scores=_of_vectors(_label),
+            refusal="the ground truth has a probability of only {score:.0%}; expected at least {lowest:.0%}",
+            lost=_label_lost,
+            lowest=math.nextafter(0.0, -1.0),  # it refuses by rank at 0, too
+            arms=True,
+            of_scorer=True,
+        ),
+        Check(  # closer to the new caption than to the old one; gain: by how much more than the source
+            name="caption",
+            scores=_of_captions(
+                lambda vectors, old, new: {
+                    "caption": float(vectors.image @ (new - old)),
+                    "caption_gain": float((vectors.image - vectors.source) @ (new - old)),
+                }
+            ),
+            refusal="the image is not closer to the new caption than to the old one: margin {score:.3f}; "
+            "expected at least {lowest:.3f}",
+            lowest=-2.0,
+            of_scorer=True,
+            more_signals=("caption_gain",),
+        ),
+        Check(  # φ: cosine of (image - source) and (new caption - old caption)
+            name=DIRECTION,
+            scores=_of_captions(_direction),
+            refusal="the image did not change as the caption did: φ = {score:.3f}; expected at least {lowest:.3f}",
+            lowest=-1.0,
+            of_scorer=True,
+            unmade=Verdict(False, "no change", "the scorer sees no difference in the image or in the caption"),
+        ),
+        Check(  # fits the new caption about as well as the source its own; falls if more than the edit changes
+            name="fit",
+            scores=_of_captions(lambda vectors, old, new: {"fit": float(vectors.image @ new - vectors.source @ old)}),
+            refusal="the image fits its caption less well than the source fits its own: {score:.3f}; "
+            "expected at least {lowest:.3f}",
+            lowest=-2.0,
+            of_scorer=True,
+        ),
+        Check(  # cosine of image and source image
+            name=LIKENESS,
+            scores=_of_vectors(lambda vectors: {LIKENESS: float(vectors.image @ vectors.source)}),
+            refusal="the image is too unlike the source: cosine {score:.3f}; expected at least {lowest:.3f}",
+            lowest=-1.0,
+            arms=True,
+            of_scorer=True,
+        ),
+        Check(  # cosine of image and new caption
+            name="match",
+            scores=_of_captions(lambda vectors, old, new: {"match": float(vectors.image @ new)}),
+            refusal="the image does not match the new caption: cosine {score:.3f}; expected at least {lowest:.3f}",
+            lowest=-1.0,
+            of_scorer=True,
+        ),
+        Check(  # the image is closer to the new phrase than to the old one, least over the changes
+            name=WORD,
+            scores=_of_vectors(
+                lambda vectors: (
+                    {WORD: min(float(vectors.image @ (new - old)) for old, new in vectors.words)}
+                    if vectors.words
+                    else {}
+                )
+            ),
+            refusal="the image is not closer to the new word than to the old one: margin {score:.3f}; "
+            "expected at least {lowest:.3f}",
+            lowest=-2.0,
+            of_scorer=True,
+        ),
+        Check(  # mean over classes: the segmenter's IoU with the mask, divided by that in the source, at most 1
+            name=SHAPES,
+            scores=_of_shapes(lambda seen: {SHAPES: float(np.mean(seen.classes))} if seen.classes else {}),
+            refusal="a segmenter finds the classes of the mask {score:.0%} as well as in the source; "
+            "expected at least {lowest:.0%}",
+            lowest=0.0,
+            arms=True,
+        ),
+        Check(  # the share of the things that the segmenter finds in the source that it also finds in the image
+            name="things",
+            scores=_of_shapes(
+                lambda seen: {"things": float(np.mean(np.asarray(seen.things) >= THING_IOU))} if seen.things else {}
+            ),
+            refusal="{score:.0%} of the things that a segmenter finds in the source kept their places; "
+            "expected at least {lowest:.0%}",
+            lowest=0.0,
+            arms=True,
+        ),
+        Check(  # if the job sets it: a new caption names the classes that a caption of the source names
+            name=RECAPTION,
+            scores=lambda measured: {RECAPTION: measured.caption.named} if measured.caption else {},
+            refusal="its new caption names {score:.0%} of what a caption of the source names; "
+            "expected at least {lowest:.0%}",
+            lowest=0.0,
+            arms=True,
+            limit=1.0,
+            fitted=False,
+        ),
+        Check(  # all scores of an edit together, weighed by a calibrated model (`validity.py`)
+            name=VALIDITY,
+            scores=lambda measured: {},
+            refusal="the probability that the image is valid is only {score:.0%}; expected at least {lowest:.0%}",
+            lowest=0.0,
+        ),
+    )
+}
+# The checks of newly rendered images, and those of images edited in place, in the order in which they judge.
+RENDERED_CHECKS: tuple[ImageCheck, ...] = ("structure", "caption", "label", "recaption", "shapes", "things", "fit")
+EDITED_CHECKS: tuple[ImageCheck, ...] = (
+    "likeness",
+    "match",
+    "caption",
+    "label",
+    "recaption",
+    "shapes",
+    "things",
+    "direction",
+)
+LANCE_CHECKS = ("likeness", "match", "direction")  # the paper's own
+WORD_CHECKS: tuple[ImageCheck, ...] = (*EDITED_CHECKS[:3], WORD, *EDITED_CHECKS[3:])
+LABEL_CHECK: tuple[ImageCheck, ...] = (LABEL,)
+# Without calibrated thresholds: the ground truth is the most probable class, and the image closer to the new text.
+UNCALIBRATED: Thresholds = {LABEL: {"default": LABEL_BY_RANK}, "caption": {"default": 0.0}}
+UNCALIBRATED_EDITED: Thresholds = {"caption": {"default": 0.0}, "word": {"default": 0.0}}
+LIMITS: Thresholds = {check.name: {"default": check.limit} for check in CHECKS.values() if check.limit is not None}
 
 
 class Captioner(Protocol):
-    """The service that `recaption_images` calls."""
+    """The service that writes new captions."""
 
     def caption(self, request: CaptionRequest) -> CaptionReply: ...
 
@@ -88,40 +313,49 @@ class NewCaption:
     named: float
 
 
+def new_captions(services: Captioner, images: Sequence[ImagePayload]) -> list[str]:
+    """Captions of images by the profile's captioner: greedy, without the method's prompt or limits."""
+    return services.caption(CaptionRequest(images=list(images))).captions
+
+
+def named_share(caption: str, labels: Sequence[str]) -> float:
+    """The share of labels that a caption names, with common words for people and vehicles."""
+    return float(np.mean([names_class(caption, in_captions(label)) for label in labels]))
+
+
 def recaption_images(
     services: Captioner, source: MethodImage, task: TaskDescription, images: Sequence[ImagePayload]
 ) -> list[NewCaption | None]:
-    """New captions of images of one source (at most 16); None for each if the check is skipped."""
-    classes = [in_captions(label) for label in _classes(source, task)]
-    if classes:
-        [before] = services.caption(CaptionRequest(images=[source.image])).captions
-        classes = [names for names in classes if names_class(before, names)]
-    if not classes:
+    """New captions of images of one source (at most 16); None for each if there is nothing to name.
+
+    The classes are the ground truth, or those marked as things in segmentation jobs, that the source's own caption
+    names.
+    """
+    labels = task.things if task.mask_classes else (source.ground_truth,) if source.ground_truth is not None else ()
+    if labels:
+        [before] = new_captions(services, [source.image])
+        labels = tuple(label for label in labels if named_share(before, [label]))
+    if not labels:
         return [None] * len(images)
-    captions = services.caption(CaptionRequest(images=list(images))).captions
-    return [
-        NewCaption(caption, float(np.mean([names_class(caption, names) for names in classes]))) for caption in captions
-    ]
+    return [NewCaption(caption, named_share(caption, labels)) for caption in new_captions(services, images)]
 
 
-def _classes(source: MethodImage, task: TaskDescription) -> tuple[str, ...]:
-    if task.mask_classes:
-        return task.things
-    return () if source.ground_truth is None else (source.ground_truth,)
+def score_images(
+    embed: Embed,
+    source: MethodImage,
+    task: TaskDescription,
+    images: Sequence[ImagePayload],
+    edits: Sequence[Edit | None],
+    *,
+    words: bool,
+) -> list[Scores]:
+    """The scores of images of one source by the scorer that `embed` calls.
 
-
-CHECKS = ("structure", "caption", "label", "recaption", "shapes", "things", "fit")
-ARM_CHECKS = ("structure", "likeness", "label", "recaption", "shapes", "things")  # applied if the edit has them
-RECAPTION_LIMIT: Thresholds = {"recaption": {"default": 1.0}}  # unless the thresholds set one
-LABEL_BY_RANK = 0.0  # the threshold of `label` where none is named
-LOWEST_SCORES = {  # that an image can have; `label` also refuses by rank, at 0 too
-    "label": math.nextafter(0.0, -1.0),
-    **dict.fromkeys(("structure", "recaption", "shapes", "things", "validity"), 0.0),
-    **dict.fromkeys(("likeness", "match", "direction"), -1.0),
-    **dict.fromkeys(("caption", "fit", "word"), -2.0),
-}
-THING_IOU = 0.5  # the least IoU of a thing that kept its place
-NOT_FINITE = Verdict(False, "not finite", "the generator computed NaN or infinity; there is no image")
+    `edits` has the edit of each image in order, None for a null arm. A null arm has `likeness` and the scores of the
+    label only. The latter need a ground truth and a label set.
+    """
+    embedded = embed_images(embed, source, task, images, edits, words=words)
+    return [Measured(vectors=vectors).scores() for vectors in embedded]
 
 
 class Rendered(Protocol):
@@ -142,7 +376,7 @@ class Pictures:
 
 
 class ShapeService(Protocol):
-    """The service that `shape_scores` calls."""
+    """The service that `find_shapes` calls."""
 
     def shapes(self, request: ShapesRequest) -> ShapesReply: ...
 
@@ -154,7 +388,7 @@ def check_images(
     reply: Rendered,
     edits: Sequence[Edit | None],
     thresholds: Thresholds,
-    checks: Sequence[str] = CHECKS,
+    checks: Sequence[str] = RENDERED_CHECKS,
     recaption: bool = False,
     second: Thresholds | None = None,
 ) -> list[tuple[Verdict, Scores]]:
@@ -162,10 +396,9 @@ def check_images(
 
     An image that is None is refused as `not finite`, without scores, in either arm.
 
-    The scores are those of `score_images`, and `structure`, `recaption`, `shapes` and `things` (0 to 1). `checks`
-    decide the verdict. Sends one request for structure, one for shapes in segmentation jobs, and two for captions with
-    `recaption`, since a reply holds at most 15 images. With thresholds of a `second` scorer, its scores and verdict are
-    among the scores.
+    The scores are those of all `CHECKS` that can be made; `checks` decide the verdict. Sends one request for structure,
+    one for shapes in segmentation jobs, and two for captions with `recaption`, since a reply holds at most 15 images.
+    With thresholds of a `second` scorer, its scores and verdict are among the scores.
     """
     if len(edits) != len(reply.images):
         raise ValueError(
@@ -195,41 +428,39 @@ def _check_finite(
     second: Thresholds | None,
 ) -> list[tuple[Verdict, Scores]]:
     agreements = services.structure(StructureRequest(source=source.image, images=reply.images, mask=reply.keep_mask))
-    words = "word" in checks
-    scored = score_images(services.embed, source, task, reply.images, edits, words=words)
-    scored_again: Sequence[Scores | None] = [None] * len(edits)
+    words = WORD in checks
+    vectors = embed_images(services.embed, source, task, reply.images, edits, words=words)
+    second_scores: Sequence[Scores | None] = [None] * len(edits)
     if second:
-        scored_again = score_images(services.second_embed, source, task, reply.images, edits, words=words)
-    shapes = shape_scores(services, source, task, reply.images)
-    new_captions = recaption_images(services, source, task, reply.images) if recaption else [None] * len(reply.images)
-    judged, limits = [], {**RECAPTION_LIMIT, **thresholds}
-    for edit, agreement, image_scores, second_scores, shape, new in zip(
-        edits, agreements.agreements, scored, scored_again, shapes, new_captions, strict=True
-    ):
-        scores = {"structure": agreement, **image_scores, **shape}
-        if new:
-            scores["recaption"] = new.named
-        if second and second_scores is not None:
-            of_arm = [check for check in checks if (edit and edit.changes) or check in ARM_CHECKS]
-            scores = with_second(scores, second_scores, edit, limits, second, of_arm)
+        second_scores = score_images(services.second_embed, source, task, reply.images, edits, words=words)
+    shapes = find_shapes(services, source, task, reply.images)
+    captions = recaption_images(services, source, task, reply.images) if recaption else [None] * len(reply.images)
+    parts = zip(agreements.agreements, vectors, shapes, captions, strict=True)
+    measured = [Measured(*part) for part in parts]
+    judged, limits = [], {**LIMITS, **thresholds}
+    for edit, of_image, scored_again in zip(edits, measured, second_scores, strict=True):
+        scores = of_image.scores()
+        if second and scored_again is not None:
+            of_arm = checks if edit and edit.changes else _of_arms(checks)
+            scores = with_second(scores, scored_again, edit, limits, second, of_arm)
         verdict = ACCEPTED if edit is None or not edit.changes else judge(scores, edit, limits, checks)
-        judged.append((_with_new_caption(verdict, new), scores))
+        judged.append((_with_new_caption(verdict, of_image.caption), scores))
     return judged
 
 
 def _with_new_caption(verdict: Verdict, new: NewCaption | None) -> Verdict:
     """The verdict; the check `recaption` quotes the new caption."""
-    if new is None or verdict.check != "recaption":
+    if new is None or verdict.check != RECAPTION:
         return verdict
     return replace(verdict, reason=f"{verdict.reason}: “{new.caption}”")
 
 
-def shape_scores(
+def find_shapes(
     services: ShapeService, source: MethodImage, task: TaskDescription, images: Sequence[ImagePayload]
-) -> list[Scores]:
-    """`shapes` and `things` of images of one source; empty scores if the segmenter gives none."""
+) -> list[ShapesOutcome | None]:
+    """What the segmenter finds of the mask in images of one source; None outside of segmentation jobs."""
     if not task.mask_classes:
-        return [{} for _ in images]
+        return [None] * len(images)
     request = ShapesRequest(
         source=source.image,
         images=list(images),
@@ -237,25 +468,18 @@ def shape_scores(
         classes=list(task.mask_classes),
         things=list(task.things),
     )
-    scores = []
-    for outcome in services.shapes(request).outcomes:
-        shapes = {"shapes": float(np.mean(outcome.classes))} if outcome.classes else {}
-        if outcome.things:
-            shapes["things"] = float(np.mean([iou >= THING_IOU for iou in outcome.things]))
-        scores.append(shapes)
-    return scores
+    return [*services.shapes(request).outcomes]
 
 
-def judge(scores: Scores, edit: Edit, thresholds: Thresholds, checks: Sequence[str] = CHECKS) -> Verdict:
+def judge(scores: Scores, edit: Edit, thresholds: Thresholds, checks: Sequence[str] = RENDERED_CHECKS) -> Verdict:
     """The verdict of checks, in order, on an image's scores; the strictest threshold of the edit's factors counts."""
-    if "direction" in checks and "direction" not in scores:
-        return Verdict(False, "no change", "the scorer sees no difference in the image or in the caption")
-    for check in checks:
-        if check not in scores or check not in thresholds:
-            continue
-        lowest = limit_of(edit, thresholds[check])
-        if scores[check] < lowest or (check == "label" and label_lost(scores, lowest)):
-            return Verdict(False, check, _reason(check, scores, lowest))
+    for name in checks:
+        if (unmade := CHECKS[name].unmade) and name not in scores:
+            return unmade
+    for name in checks:
+        judging = name in scores and name in thresholds
+        if judging and (reason := CHECKS[name].refuse(scores, limit_of(edit, thresholds[name]))):
+            return Verdict(False, name, reason)
     return ACCEPTED
 
 
@@ -264,9 +488,13 @@ def limit_of(edit: Edit, by_factor: Mapping[str, float]) -> float:
     return max(by_factor.get(change.factor, by_factor["default"]) for change in edit.changes)
 
 
-def judge_arm(scores: Scores, edit: Edit, thresholds: Thresholds, checks: Sequence[str] = CHECKS) -> Verdict:
+def judge_arm(scores: Scores, edit: Edit, thresholds: Thresholds, checks: Sequence[str] = RENDERED_CHECKS) -> Verdict:
     """The verdict on the null or sham arm of an edit: the edit's checks of class and shapes, at its thresholds."""
-    return judge(scores, edit, {**RECAPTION_LIMIT, **thresholds}, [check for check in checks if check in ARM_CHECKS])
+    return judge(scores, edit, {**LIMITS, **thresholds}, _of_arms(checks))
+
+
+def _of_arms(checks: Sequence[str]) -> list[str]:
+    return [name for name in checks if CHECKS[name].arms]
 
 
 def with_label_rank(thresholds: Thresholds) -> dict[str, dict[str, float]]:
@@ -275,7 +503,7 @@ def with_label_rank(thresholds: Thresholds) -> dict[str, dict[str, float]]:
     Without any threshold there are no checks, and none is added.
     """
     named = {check: dict(by_factor) for check, by_factor in thresholds.items()}
-    return {"label": {"default": LABEL_BY_RANK}, **named} if named else {}
+    return {LABEL: {"default": LABEL_BY_RANK}, **named} if named else {}
 
 
 def effective_thresholds(thresholds: Thresholds) -> dict[str, dict[str, float]]:
@@ -289,46 +517,13 @@ def effective_thresholds(thresholds: Thresholds) -> dict[str, dict[str, float]]:
 
 def factors_off(check: str, by_factor: Mapping[str, float]) -> list[str]:
     """The factors for which every image passes: their limit is not above the lowest possible score."""
-    possible = LOWEST_SCORES.get(check, -np.inf)
-    return [factor for factor in FACTORS if by_factor.get(factor, by_factor["default"]) <= possible]
+    lowest = CHECKS[check].lowest if check in CHECKS else -math.inf
+    return [factor for factor in FACTORS if by_factor.get(factor, by_factor["default"]) <= lowest]
 
 
 def skipped_checks(source: MethodImage, task: TaskDescription) -> tuple[str, ...]:
     """The names of the checks that this source image and task leave out."""
-    return () if label_set(source, task) else ("label",)
-
-
-_REASONS = {
-    "structure": "the image keeps only {score:.0%} of the outlines that must stay; expected at least {lowest:.0%}",
-    "caption": "the image is not closer to the new caption than to the old one: margin {score:.3f}; "
-    "expected at least {lowest:.3f}",
-    "fit": "the image fits its caption less well than the source fits its own: {score:.3f}; "
-    "expected at least {lowest:.3f}",
-    "likeness": "the image is too unlike the source: cosine {score:.3f}; expected at least {lowest:.3f}",
-    "match": "the image does not match the new caption: cosine {score:.3f}; expected at least {lowest:.3f}",
-    "word": "the image is not closer to the new word than to the old one: margin {score:.3f}; "
-    "expected at least {lowest:.3f}",
-    "shapes": "a segmenter finds the classes of the mask {score:.0%} as well as in the source; "
-    "expected at least {lowest:.0%}",
-    "recaption": "its new caption names {score:.0%} of what a caption of the source names; "
-    "expected at least {lowest:.0%}",
-    "things": "{score:.0%} of the things that a segmenter finds in the source kept their places; "
-    "expected at least {lowest:.0%}",
-    "direction": "the image did not change as the caption did: φ = {score:.3f}; expected at least {lowest:.3f}",
-    "validity": "the probability that the image is valid is only {score:.0%}; expected at least {lowest:.0%}",
-    "label": "the ground truth has a probability of only {score:.0%}; expected at least {lowest:.0%}",
-}
-
-
-def _reason(check: str, scores: Scores, lowest: float) -> str:
-    if check == "label" and label_lost(scores, lowest):
-        if scores.get("label_rank_limit", 1) > 1 and lowest <= 0:
-            return (
-                f"the ground truth is only class {scores['label_rank']:.0f} by probability; expected at least class "
-                f"{scores['label_rank_limit']:.0f}"
-            )
-        return f"another class is more probable than the ground truth, which has a probability of {scores[check]:.0%}"
-    return _REASONS[check].format(score=scores[check], lowest=lowest)
+    return () if label_set(source, task) else (LABEL,)
 
 
 def with_second(
@@ -345,15 +540,17 @@ def with_second(
     An edit without changes, or a null arm (None), has the limits of `default`.
     """
     merged = {**scores, **second}
-    limits = {**{check: values for check, values in thresholds.items() if check not in OF_SCORER}, **second_thresholds}
+    own = {name: values for name, values in thresholds.items() if name in CHECKS and not CHECKS[name].of_scorer}
+    limits = {**own, **second_thresholds}
     factors = [change.factor for change in edit.changes] if edit else []
-    accepted = all(
-        _passes(check, merged, limits[check], factors) for check in checks if check in limits and check in merged
+    accepted = not any(
+        CHECKS[name].refuse(merged, _strictest(limits[name], factors))
+        for name in checks
+        if name in limits and name in merged
     )
     named = {f"second_{name}": score for name, score in second.items()}
     return {**scores, **named, ACCEPTED_BY_SECOND: float(accepted)}
 
 
-def _passes(check: str, scores: Scores, by_factor: Mapping[str, float], factors: Sequence[str]) -> bool:
-    lowest = max((by_factor.get(factor, by_factor["default"]) for factor in factors), default=by_factor["default"])
-    return scores[check] >= lowest and not (check == "label" and label_lost(scores, lowest))
+def _strictest(by_factor: Mapping[str, float], factors: Sequence[str]) -> float:
+    return max((by_factor.get(factor, by_factor["default"]) for factor in factors), default=by_factor["default"])

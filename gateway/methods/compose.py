@@ -28,7 +28,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, JsonValue, model_validator
 
 from gateway.methods.arms import RenderedArm, compare_arms, rows
-from gateway.methods.checks import CHECKS, judge, skipped_checks
+from gateway.methods.checks import LABEL, LABEL_CHECK, RENDERED_CHECKS, judge, score_images, skipped_checks
 from gateway.methods.counterfactual import (
     ACCEPTED,
     Change,
@@ -43,7 +43,6 @@ from gateway.methods.counterfactual import (
     Verdict,
 )
 from gateway.methods.dillema import KEYWORDS, keyword_messages, keyword_schema
-from gateway.methods.image_scores import score_images
 from gateway.methods.questions import InvalidReply, ask
 from gateway.methods.schedule import Inputs, Proposal, accepted_edits
 from gateway.methods.text_checks import check_keyword
@@ -82,7 +81,7 @@ def compose(
     lineage = inputs.lineage(skipped_checks=[*_skipped_checks(inputs)])
     nulls = [] if outcomes[-1].refusal else arms[-1:]
     compared = compare_arms(
-        accepted_edits(proposals), arms[: len(arms) - len(nulls)], nulls, None, parameters.thresholds, COMPOSE_CHECKS
+        accepted_edits(proposals), arms[: len(arms) - len(nulls)], nulls, None, parameters.thresholds, LABEL_CHECK
     )
     yield from rows(lineage, "", proposals, *compared)
 
@@ -216,7 +215,7 @@ def check_label(
     thresholds = inputs.parameters.thresholds
     images = [outcome.image for outcome in outcomes if outcome.image is not None]
     scores: list[Scores] = [{} for _ in images]
-    if images and "label" not in _skipped_checks(inputs):
+    if images and LABEL not in _skipped_checks(inputs):
         no_edits = [None] * len(images)
         embed = inputs.services.embed
         scores = [
@@ -226,7 +225,7 @@ def check_label(
         ]
     arms = []
     for place, (outcome, score) in enumerate(zip(outcomes, scores, strict=True)):
-        verdict = judge(score, edits[place], thresholds, COMPOSE_CHECKS) if place < len(edits) else ACCEPTED
+        verdict = judge(score, edits[place], thresholds, LABEL_CHECK) if place < len(edits) else ACCEPTED
         rendering: Lineage = {"rendering": outcome.paste.record}
         arms.append(
             RenderedArm(outcome.image, inputs.seed, verdict, score, None, 0, control=outcome.mask, lineage=rendering)
@@ -239,8 +238,8 @@ def _skipped_checks(inputs: Inputs[ComposeParameters]) -> list[str]:
     unknown = skipped_checks(inputs.image, inputs.task)
     return [
         check
-        for check in CHECKS
-        if check not in COMPOSE_CHECKS or check in unknown or not inputs.parameters.thresholds.get(check)
+        for check in RENDERED_CHECKS
+        if check not in LABEL_CHECK or check in unknown or not inputs.parameters.thresholds.get(check)
     ]
 
 
@@ -251,7 +250,6 @@ def _background_change(value: str) -> Change:
 # --- The parameters.
 
 REVISION = "1"  # raise it whenever the same replies would give other counterfactuals
-COMPOSE_CHECKS = ("label",)
 
 
 def scene_of(label: str) -> str:
@@ -305,7 +303,7 @@ class ComposeParameters(Contract):
     @property
     def thresholds(self) -> Thresholds:
         """The threshold of the check `label`; empty if it is not checked."""
-        return {} if self.label_threshold is None else {"label": {"default": self.label_threshold}}
+        return {} if self.label_threshold is None else {LABEL: {"default": self.label_threshold}}
 
     @property
     def edits(self) -> int:

@@ -14,7 +14,7 @@ from typing import Annotated, Self, get_args
 from pydantic import Field, model_validator
 
 from gateway.methods.arms import RenderedArm, rows
-from gateway.methods.checks import CHECKS
+from gateway.methods.checks import RENDERED_CHECKS
 from gateway.methods.counterfactual import ACCEPTED, Change, Edit, MethodCounterfactual, MethodImage, TaskDescription
 from gateway.methods.schedule import Inputs, Proposal
 from shared.endpoints import Services
@@ -36,7 +36,7 @@ def corruptions(
     unchanged = Corruption(kind=parameters.corruptions[0], severity=0, seed=seed)
     nulls = corrupt(inputs, [unchanged])
     arms = (arm for way in chosen for arm in corrupt(inputs, way))  # 1, lazily, since 55 images need much memory
-    yield from rows(inputs.lineage(skipped_checks=list(CHECKS)), "", proposals, arms, nulls)
+    yield from rows(inputs.lineage(skipped_checks=list(RENDERED_CHECKS)), "", proposals, arms, nulls)
 
 
 def severities(inputs: Inputs[CorruptionsParameters], kind: CorruptionKind) -> list[Corruption]:

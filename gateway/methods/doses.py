@@ -24,7 +24,7 @@ from typing import Annotated, Any, Self, TypeVar
 from pydantic import Field, model_validator
 
 from gateway.methods.arms import ComparedArms, RenderedArm, compare_arms, renumber, rows
-from gateway.methods.checks import CHECKS, judge_arm
+from gateway.methods.checks import RENDERED_CHECKS, judge_arm
 from gateway.methods.controlled import ControlledParameters, render_with_null_arms
 from gateway.methods.counterfactual import Change, Edit, Factor, MethodCounterfactual, MethodImage, TaskDescription
 from gateway.methods.instruct import InstructedParameters, carry_out
@@ -37,6 +37,7 @@ from shared.schemas.base import Contract
 from shared.schemas.diffusion import CONTROL_SCALE_LIMITS, GUIDANCE_LIMITS, LONGEST_INSTRUCTION, ControlRegion, Fraction
 from shared.schemas.effects import FULL_DOSE, MOST_DOSED_EDITS, DoseOption, DoseParameter
 from shared.schemas.jobs import Digest
+from shared.schemas.thresholds import ImageCheck
 from shared.seeds import derive_seed
 
 EditorParameters = ControlledParameters | EditingParameters | InstructedParameters
@@ -215,7 +216,9 @@ class DosesParameters(Contract):
     controlled: Annotated[ControlledParameters | None, Field(description="An editor that renders new images.")] = None
     inverted: Annotated[EditingParameters | None, Field(description="An editor that inverts the source.")] = None
     instructed: Annotated[InstructedParameters | None, Field(description="An editor that follows instructions.")] = None
-    checks: Annotated[tuple[str, ...], Field(description="The image checks of the other job's method.")] = CHECKS
+    checks: Annotated[tuple[ImageCheck, ...], Field(description="The image checks of the other job's method.")] = (
+        RENDERED_CHECKS
+    )
 
     @property
     def editor_parameters(self) -> EditorParameters:

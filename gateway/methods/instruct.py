@@ -24,7 +24,7 @@ from pydantic import Field, model_validator
 from gateway.methods.arms import ComparedArms, RenderedArm, compare_arms, rows
 from gateway.methods.caption import write_caption
 from gateway.methods.check_parameters import CheckParameters
-from gateway.methods.checks import check_images
+from gateway.methods.checks import EDITED_CHECKS, UNCALIBRATED_EDITED, check_images
 from gateway.methods.chosen_values import chosen_edits
 from gateway.methods.counterfactual import (
     ACCEPTED,
@@ -40,8 +40,6 @@ from gateway.methods.counterfactual import (
 from gateway.methods.instructions import Instruction, edit_of_instruction, instruction_by_rule
 from gateway.methods.inverted import ProtectedClasses
 from gateway.methods.lance import (
-    DEFAULT_THRESHOLDS,
-    LANCE_CHECKS,
     LANCE_FACTORS,
     PERTURB,
     VALUE,
@@ -210,7 +208,7 @@ def carry_out(inputs: Inputs[InstructedParameters], proposals: Sequence[Proposal
     batches = edit_images(inputs, accepted_proposals(proposals))  # 4
     arms = [arm for batch in batches for arm in check_batch(inputs, batch)]  # 5
     judged = judge_validity(inputs, edits, arms[: len(edits)], thresholds_of(p))
-    return compare_arms(edits, judged, arms[len(edits) :], None, p.thresholds_for_arms, INSTRUCT_CHECKS)
+    return compare_arms(edits, judged, arms[len(edits) :], None, p.thresholds_for_arms, EDITED_CHECKS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,15 +241,11 @@ def edit_images(inputs: Inputs[InstructedParameters], proposals: Sequence[Propos
         yield InstructedBatch([edit for edit, *_ in batch], instructed, inputs.services.instruct(request))
 
 
-# Step 5's checks: those of images edited in place, in LANCE's order.
-INSTRUCT_CHECKS = LANCE_CHECKS
-
-
 def check_batch(inputs: Inputs[InstructedParameters], batch: InstructedBatch) -> Iterator[RenderedArm[int]]:
     """Step 5: each image with its verdict and scores. An edit that the editor refuses is refused as `editor`."""
     p, reply = inputs.parameters, batch.reply
     checked = check_images(
-        inputs.services, inputs.image, inputs.task, reply, batch.edits, thresholds_of(p), INSTRUCT_CHECKS, p.recaption,
+        inputs.services, inputs.image, inputs.task, reply, batch.edits, thresholds_of(p), EDITED_CHECKS, p.recaption,
         p.second_thresholds,
     )  # fmt: skip
     replies = zip(batch.instructed, reply.images, reply.refusals, checked, strict=True)
@@ -264,8 +258,8 @@ def check_batch(inputs: Inputs[InstructedParameters], batch: InstructedBatch) ->
 
 
 def thresholds_of(parameters: InstructedParameters) -> Thresholds:
-    """The job's thresholds, over LANCE's default."""
-    return {**DEFAULT_THRESHOLDS, **parameters.thresholds}
+    """The job's thresholds, over those without calibration."""
+    return {**UNCALIBRATED_EDITED, **parameters.thresholds}
 
 
 # --- The questions and the revision.

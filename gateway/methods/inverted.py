@@ -10,7 +10,7 @@ from pydantic import Field
 
 from gateway.methods.arms import ComparedArms, RenderedArm, compare_arms
 from gateway.methods.check_parameters import CheckParameters
-from gateway.methods.checks import CHECKS, check_images
+from gateway.methods.checks import RENDERED_CHECKS, check_images
 from gateway.methods.counterfactual import Edit, Lineage, Scores, Thresholds, TriedFraction, Verdict
 from gateway.methods.paraphrase import ParaphraseParameters, new_words, paraphrase, sham_arms
 from gateway.methods.schedule import Inputs
@@ -239,7 +239,7 @@ def edit_and_check(
 ) -> list[Sweep]:
     """Each edit (None: the null arm) under each self-attention fraction, with the checks of newly rendered images."""
     batches = invert_and_edit(inputs, caption, edits, fractions)
-    return [sweep for batch in batches for sweep in check_batch(inputs, batch, thresholds, CHECKS)]
+    return [sweep for batch in batches for sweep in check_batch(inputs, batch, thresholds, RENDERED_CHECKS)]
 
 
 def with_compared_arms(

@@ -41,6 +41,7 @@ from pydantic import Field, TypeAdapter
 
 from gateway.methods.arms import RenderedArm, rows
 from gateway.methods.caption import IMAGE_DOMAIN, CaptionDomain, begin_with_domain, domain_of, write_caption
+from gateway.methods.checks import DIRECTION, EDITED_CHECKS, UNCALIBRATED_EDITED
 from gateway.methods.chosen_values import chosen_edits
 from gateway.methods.counterfactual import (
     ACCEPTED,
@@ -50,7 +51,6 @@ from gateway.methods.counterfactual import (
     MethodCounterfactual,
     MethodImage,
     TaskDescription,
-    Thresholds,
     Verdict,
 )
 from gateway.methods.inverted import (
@@ -200,7 +200,7 @@ def lance(
     proposals = refuse_unfit_source(services, image, caption, proposals, parameters.source_match)
     batches = sweep_fractions(inputs, caption, accepted_edits(proposals))  # 4
     arms = [arm for batch in batches for arm in keep_best(inputs, batch)]  # 5
-    compared = with_compared_arms(inputs, caption, accepted_edits(proposals), arms, LANCE_CHECKS)
+    compared = with_compared_arms(inputs, caption, accepted_edits(proposals), arms, EDITED_CHECKS)
     yield from rows(inputs.lineage(exchanges=[]), caption, proposals, *compared)
 
 
@@ -347,31 +347,15 @@ def sweep_fractions(inputs: Inputs[SweepParameters], caption: str, edits: Sequen
     return invert_and_edit(inputs, caption, edits, sorted(set(inputs.parameters.self_fractions)))
 
 
-# Step 5's checks, in order: the first whose score is below τ refuses an image.
-LANCE_CHECKS = (
-    "likeness",  # cosine of image and source image
-    "match",  # cosine of image and new caption
-    "caption",  # `match` minus the cosine of image and old caption
-    "label",  # zero-shot, the image still shows the ground truth
-    "recaption",  # if the job sets it: a new caption of the image names the class
-    "shapes",  # in segmentation jobs: a segmenter detects the classes where the mask has them
-    "things",  # in segmentation jobs: each thing kept its place
-    "direction",  # φ
-)
-PAPER_CHECKS = ("likeness", "match", "direction")
-
-
-DEFAULT_THRESHOLDS: Thresholds = {"caption": {"default": 0.0}, "word": {"default": 0.0}}
-
-
 def keep_best(
-    inputs: Inputs[SweepParameters], batch: EditedBatch, checks: Sequence[str] = LANCE_CHECKS
+    inputs: Inputs[SweepParameters], batch: EditedBatch, checks: Sequence[str] = EDITED_CHECKS
 ) -> list[RenderedArm[float]]:
     """Step 5: check every image, and keep the best image of each edit; its lineage has the scores of all attempts.
 
-    `caption` and LANCE-R's `word` have a default threshold of 0: the image is closer to the new text than to the old.
+    The first check whose score is below τ refuses an image. Without a threshold of its own, the image must be closer to
+    the new text than to the old.
     """
-    thresholds = {**DEFAULT_THRESHOLDS, **inputs.parameters.thresholds}
+    thresholds = {**UNCALIBRATED_EDITED, **inputs.parameters.thresholds}
     sweeps = check_batch(inputs, batch, thresholds, checks)
     return [sweep.arm(best(sweep.attempts), inputs.seed) for sweep in sweeps]
 
@@ -381,8 +365,8 @@ def best(attempts: Sequence[Attempt]) -> Attempt:
 
     If no image passes them, the image with the greatest φ. Its verdict is the verdict on the edit.
     """
-    passing = [a for a in attempts if a.verdict.accepted or a.verdict.check == "direction"]
-    return max(passing or attempts, key=lambda a: (a.scores.get("direction", -1.0), a.fraction))
+    passing = [a for a in attempts if a.verdict.accepted or a.verdict.check == DIRECTION]
+    return max(passing or attempts, key=lambda a: (a.scores.get(DIRECTION, -1.0), a.fraction))
 
 
 # --- The revision.

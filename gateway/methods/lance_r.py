@@ -18,16 +18,15 @@ from pydantic import Field
 
 from gateway.methods.arms import rows
 from gateway.methods.caption import IMAGE_DOMAIN, CaptionDomain, begin_with_domain, write_caption
+from gateway.methods.checks import WORD_CHECKS
 from gateway.methods.counterfactual import Change, Edit, MethodCounterfactual, MethodImage, TaskDescription
 from gateway.methods.inverted import SweepParameters, with_compared_arms
-from gateway.methods.lance import LANCE_CHECKS, keep_best, sweep_fractions
+from gateway.methods.lance import keep_best, sweep_fractions
 from gateway.methods.paraphrase import revision_with_paraphrase
 from gateway.methods.schedule import Inputs, Proposal
 from gateway.methods.words import content_words, stem
 from shared.endpoints import Services
 from shared.schemas.language import Filling, FillRequest, Gap
-
-WORD_CHECKS = (*LANCE_CHECKS[:3], "word", *LANCE_CHECKS[3:])  # closer to the new word than to the old one
 
 
 def lance_r(

@@ -19,26 +19,39 @@ A job names its signals, or uses a model of validity that weighs them (`validity
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import Annotated
 
 from pydantic import Field
 
 from gateway.methods.arms import Pair, RenderedArm
-from gateway.methods.checks import judge
+from gateway.methods.checks import CHECKS, judge, named_share, new_captions
 from gateway.methods.counterfactual import Edit, MethodImage, Scores, TaskDescription, Thresholds
 from gateway.methods.schedule import Inputs
-from gateway.methods.words import content_stems, in_captions, names_class
+from gateway.methods.words import content_stems, names_class
 from shared.chunks import chunks
 from shared.endpoints import Services
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, Contract, ImagePayload
-from shared.schemas.caption import CaptionRequest
 from shared.schemas.evaluation import JudgeRequest, ShapesRequest
-from shared.schemas.validity import VALIDITY, EditKind, Signal, ValidityModel, signals_of
+from shared.schemas.validity import OTHER_MODELS, VALIDITY, EditKind, Signal, ValidityModel, signals_of
 
 LABEL_QUESTION = "Is there a complete and recognisable {} in this image?"
 VALUE_QUESTION = "Does this image show the following? {}"
+
+
+def _signals() -> Iterator[str]:
+    """The scores of an image from which a model is fitted; those of the second scorer follow those of the scorer."""
+    for of_scorer, checks in groupby(CHECKS.values(), lambda check: check.of_scorer):
+        names = [name for check in checks if check.name != VALIDITY for name in (check.name, *check.more_signals)]
+        yield from names
+        if of_scorer:
+            yield from (f"second_{name}" for name in names)
+    yield from OTHER_MODELS
+
+
+SIGNALS = tuple(_signals())
 
 
 class SignalParameters(Contract):
@@ -71,8 +84,7 @@ def signal_scores(
     if "object" in signals and source.ground_truth is not None:
         _add(scores, _object_scores(services, source, source.ground_truth, images))
     if "recaption" in signals:
-        captions = services.caption(CaptionRequest(images=list(images))).captions
-        pairs = zip(captions, edits, strict=True)
+        pairs = zip(new_captions(services, images), edits, strict=True)
         _add(scores, [caption_signals(caption, edit, source.ground_truth) for caption, edit in pairs])
     if "judge" in signals:
         pairs_of_images = zip(images, edits, strict=True)
@@ -95,7 +107,7 @@ def caption_signals(caption: str, edit: Edit, label: str | None) -> Scores:
     """The scores of a new caption."""
     scores: Scores = {}
     if label is not None:
-        scores["recaption_label"] = float(names_class(caption, in_captions(label)))
+        scores["recaption_label"] = named_share(caption, [label])
     named = [
         float(_names(caption, change.to_value, change.to_phrase))
         - float(_names(caption, change.from_value, change.from_phrase))

@@ -85,8 +85,11 @@ class _Measured:
         )
 
 
-def figures(order: RepairOrder, outcome: RepairOutcome) -> RepairResult:
-    """All figures of a repair. Equal orders and outcomes give bit-identical figures, under any id."""
+def figures(order: RepairOrder, outcome: RepairOutcome, reserve: str = "") -> RepairResult:
+    """All figures of a repair. Equal orders and outcomes give bit-identical figures, under any id.
+
+    `reserve`: why not to rely on them, the first sentence; "" for nothing.
+    """
     measured = _measure(order, outcome)
     seed = derive_seed("repair", order.parameters.seed)
     rows = {name: np.flatnonzero([example.set == name for example in order.judged]) for name in SETS}
@@ -103,6 +106,7 @@ def figures(order: RepairOrder, outcome: RepairOutcome) -> RepairResult:
         cells=_cells(order, measured, seed),
         won_back=won_back,
         sentences=[
+            *([reserve] if reserve else []),
             *(_sentence(figures_of_set, measured.kind.metric) for figures_of_set in sets),
             _recovery_sentence(won_back, len(np.unique(measured.group[rows["counterfactuals"]]))),
         ],

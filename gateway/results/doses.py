@@ -18,6 +18,7 @@ from gateway.analysis.doses import dose_trend, interval_of, return_verdict, tren
 from gateway.analysis.effects import Floats, Integers, Scores, Units, differences
 from gateway.analysis.failure_points import corruption_of
 from gateway.database.tables import Counterfactual, Job, SourceImage
+from gateway.methods.checks import DIRECTION
 from gateway.methods.doses import DosesParameters, value_at_dose, value_undone
 from gateway.results.cells import value_side, with_cells
 from gateway.results.job_rows import JobRows
@@ -45,7 +46,7 @@ def load_edit_shown(session: Session, job_id: str) -> Shown:
     """The mean directional similarity of the counted edits of each cell of a job of doses, in −1 … 1."""
     c, s = Counterfactual, SourceImage
     edits = (
-        select(s.ground_truth, c.factor, c.from_value, c.to_value, c.scores["direction"].as_float())
+        select(s.ground_truth, c.factor, c.from_value, c.to_value, c.scores[DIRECTION].as_float())
         .join(s, c.source_image_id == s.id)
         .where(c.job_id == job_id, c.method == "doses", c.arm == "edit", c.counted.is_(True))
     )

@@ -18,6 +18,7 @@ from gateway.analysis.projection import principal_plane
 from gateway.database.columns import StoredChange
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import Counterfactual, Job, JobService, SourceImage
+from gateway.methods.checks import LIKENESS
 from gateway.model_services.vectors import recorded_tables
 from gateway.results.counterfactuals import matching
 from gateway.results.facets import Recent
@@ -119,7 +120,7 @@ def _sample(session: Session, job_id: str, most: int) -> tuple[list[int], int]:
 def _edits(session: Session, job_id: str, positions: Sequence[int]) -> list[_ScoredEdit]:
     c, s = Counterfactual, SourceImage
     rows = session.execute(
-        select(c.id, s.digest, c.scores["likeness"].as_float())
+        select(c.id, s.digest, c.scores[LIKENESS].as_float())
         .join(s, c.source_image_id == s.id)
         .where(c.job_id == job_id, c.arm == "edit", c.image_digest.is_not(None), c.position.in_(positions))
         .order_by(c.position, c.method, c.ordinal)

@@ -21,7 +21,7 @@ from gateway.jobs.sensitivity import GroupedTruth
 from gateway.kinds import KINDS
 from gateway.kinds.rows import CounterfactualRow
 from gateway.methods import JobMethod
-from gateway.methods.checks import LABEL_BY_RANK
+from gateway.methods.checks import LABEL, LABEL_BY_RANK
 from gateway.results.pairing import Triple, triples
 from gateway.results.reviewed_edits import ReviewedJob
 from gateway.results.rows import ModelRows, ScoreColumns
@@ -63,7 +63,7 @@ def label_unchecked(session: Session, job: Job, method: JobMethod) -> int:
 
     0 if a threshold of its probability checks it too, or nothing does.
     """
-    if max(method.thresholds.get("label", {"default": -1.0}).values()) != LABEL_BY_RANK:
+    if max(method.thresholds.get(LABEL, {"default": -1.0}).values()) != LABEL_BY_RANK:
         return 0
     c, limit = Counterfactual, Counterfactual.scores["label_rank_limit"].as_float()
     query = (

@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 
 from gateway.database.tables import Counterfactual, Prediction, SourceImage
 from gateway.kinds.rows import CounterfactualRow, PredictionRow, SourceNumbers
+from gateway.methods.checks import RECAPTION, SHAPES
 from shared.schemas.effects import Cell, Direction
 from shared.schemas.results import Relation
 
@@ -104,7 +105,7 @@ def _counterfactual_query(job_id: str) -> Executable:
         select(
             c.position, c.id, c.source_image_id, c.method, c.ordinal, c.arm, c.null_ordinal, c.changes,
             c.image_digest.is_not(None), c.accepted, c.check, c.evaluations,
-            c.scores["shapes"].as_float(), c.scores["recaption"].as_float(),
+            c.scores[SHAPES].as_float(), c.scores[RECAPTION].as_float(),
             c.sham_ordinal, c.null_check, c.lost_to, c.scores["second_accepted"].as_float(),
             c.scores["validity"].as_float(), c.scores["judge_label"].as_float(), c.scores["judge_value"].as_float(),
         )

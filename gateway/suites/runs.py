@@ -75,7 +75,7 @@ def results(
         cells=cells,
         breaches=[cell.sentence for cell in cells if cell.judgement == "drop"],
         untestable=_reserve(checks, untestable=True),
-        doubtful=_reserve(checks, untestable=False),
+        doubtful=" ".join(filter(None, [run.stored_spec.reserve, _reserve(checks, untestable=False)])),
     )
 
 

@@ -18,10 +18,10 @@ import cv2
 import torch
 
 from gateway.methods import METHODS
-from gateway.methods.checks import Pictures, check_images
+from gateway.methods.checks import EDITED_CHECKS, Pictures, check_images
 from gateway.methods.counterfactual import MethodImage, Thresholds
 from gateway.methods.inverted import SweepParameters, edit_request
-from gateway.methods.lance import LANCE_CHECKS, LanceParameters
+from gateway.methods.lance import LanceParameters
 from gateway.model_services.clients import ModelServices
 from research.calibrate.broken import (
     RequestedImage,
@@ -109,7 +109,7 @@ def _score(services: ModelServices, edited_image: _EditedImage) -> Trial:
     proposal = edited_image.request.proposal
     source = MethodImage("", payload(source_picture(proposal.scene)), proposal.scene.label)
     pictures = Pictures([payload(edited_image.image)], edited_image.keep_mask)
-    ((_, scores),) = check_images(services, source, TASK, pictures, [proposal.edit], {}, LANCE_CHECKS)
+    ((_, scores),) = check_images(services, source, TASK, pictures, [proposal.edit], {}, EDITED_CHECKS)
     return Trial(proposal.scene.geometry_seed, edited_image.request.kind, proposal.edit, scores)
 
 
@@ -147,8 +147,8 @@ def main() -> None:
     directed = [trial for trial in scored if "direction" in trial.scores]
     print(f"{len(directed)} trials; left out, as the oracles do not see what was asked for:", dict(unlike))
     print(f"{len(scored) - len(directed)} without a direction, which are refused as `no change`")
-    print(*table(held_out_scores(directed, LANCE_CHECKS)), sep="\n")
-    tables = toml(thresholds(directed, LANCE_CHECKS))
+    print(*table(held_out_scores(directed, EDITED_CHECKS)), sep="\n")
+    tables = toml(thresholds(directed, EDITED_CHECKS))
     print("\n" + tables)
     if arguments.write:
         path = SHIPPED / "tiny.toml"

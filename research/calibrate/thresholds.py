@@ -11,13 +11,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from gateway.analysis.thresholds import VALID, ScoredImages, auroc, fit, fit_by_factor, held_out_margins
-from gateway.methods.checks import CHECKS, effective_thresholds
+from gateway.methods.checks import RENDERED_CHECKS, effective_thresholds
 from gateway.methods.counterfactual import Thresholds
 from research.calibrate.broken import Trial
 from research.statistics.rates import rate_text
 
 
-def thresholds(trials: Sequence[Trial], checks: Sequence[str] = CHECKS) -> dict[str, dict[str, float]]:
+def thresholds(trials: Sequence[Trial], checks: Sequence[str] = RENDERED_CHECKS) -> dict[str, dict[str, float]]:
     """Check → factor → lowest score; `default` is set on all factors, for factors with few good images.
 
     Checks that every image passes at their thresholds are left out: they are off.
@@ -25,7 +25,7 @@ def thresholds(trials: Sequence[Trial], checks: Sequence[str] = CHECKS) -> dict[
     return effective_thresholds(fit_by_factor(scored_images(trials, checks)))
 
 
-def limits(trials: Sequence[Trial], checks: Sequence[str] = CHECKS) -> dict[str, float]:
+def limits(trials: Sequence[Trial], checks: Sequence[str] = RENDERED_CHECKS) -> dict[str, float]:
     """The thresholds that accept the fewest broken images and refuse few of the good ones (`analysis.thresholds.fit`).
 
     Raises ValueError without good images.
@@ -54,7 +54,9 @@ def _kinds(trials: Sequence[Trial]) -> list[str]:
     return list(dict.fromkeys(trial.kind for trial in trials))
 
 
-def held_out_scores(trials: Sequence[Trial], checks: Sequence[str] = CHECKS) -> list[tuple[Trial, bool, float]]:
+def held_out_scores(
+    trials: Sequence[Trial], checks: Sequence[str] = RENDERED_CHECKS
+) -> list[tuple[Trial, bool, float]]:
     """Each trial with its verdict and margin, under thresholds from the other half of the scenes."""
     half = np.array([trial.scene % 2 == 0 for trial in trials], np.bool_)
     least = held_out_margins(scored_images(trials, checks), half).tolist()

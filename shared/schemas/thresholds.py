@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from math import isfinite
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator
 
 from shared.schemas.designs import FACTORS
 
-# Those of all methods; each method uses some of them.
-IMAGE_CHECKS = (
-    *("structure", "caption", "label", "recaption", "shapes", "things", "fit"),
-    *("likeness", "match", "word", "direction", "validity"),
-)
+# Those of all methods; each method uses some of them. `gateway.methods.checks.CHECKS` says what they do.
+ImageCheck = Literal[
+    "structure", "caption", "label", "recaption", "shapes", "things", "fit", "likeness", "match", "word", "direction",
+    "validity",
+]  # fmt: skip
+IMAGE_CHECKS: tuple[ImageCheck, ...] = get_args(ImageCheck)
 TEXT_CHECKS = ("class_words", "class_kept", "other_class", "paraphrase")
 
 Tables = dict[str, dict[str, float]]

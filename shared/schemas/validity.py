@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Literal, NamedTuple, get_args
+from typing import Annotated, Final, Literal, NamedTuple, get_args
 
 from pydantic import Field
 
@@ -12,14 +12,8 @@ from shared.schemas.base import Contract
 from shared.schemas.effects import Estimate
 
 Signal = Literal["object", "recaption", "judge"]  # scores that a job has on request
-VALIDITY = "validity"  # the score that the model gives, and the check of it
-_OF_SCORER = ("label", "caption", "caption_gain", "direction", "fit", "likeness", "match", "word")
+VALIDITY: Final = "validity"  # the score that the model gives, and the check of it
 OTHER_MODELS = ("object", "recaption_label", "recaption_value", "judge_label", "judge_value")  # of signals
-# The scores of an image from which a model is fitted.
-SIGNALS = (
-    "structure", *_OF_SCORER, *(f"second_{name}" for name in _OF_SCORER), "shapes", "things", "recaption",
-    *OTHER_MODELS,
-)  # fmt: skip
 # Scores that are probabilities. Their log-odds enter the model, clipped at these probabilities.
 PROBABILITIES = ("label", "second_label", "judge_label", "judge_value")
 _CLIP = 1e-3

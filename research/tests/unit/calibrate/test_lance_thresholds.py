@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from gateway.methods import METHODS
-from gateway.methods.checks import judge
+from gateway.methods.checks import EDITED_CHECKS, judge
 from gateway.methods.counterfactual import Change, Edit
 from gateway.methods.inverted import SweepParameters
-from gateway.methods.lance import LANCE_CHECKS, LanceParameters
+from gateway.methods.lance import LanceParameters
 from research.calibrate.broken import Kind, Trial
 from research.calibrate.edits import toml, with_thresholds
 from research.calibrate.thresholds import thresholds
@@ -44,17 +44,18 @@ def test_thresholds_for_edits_are_over_their_own_checks() -> None:
     random = np.random.default_rng(1)
     faults = dict(zip(KINDS, ("", "label", "likeness", "direction", "match"), strict=True))
     trials = [Trial(scene, kind, EDIT, _scores(random, faults[kind])) for scene in range(40) for kind in KINDS]
-    chosen = thresholds(trials, LANCE_CHECKS)
-    assert set(chosen) == set(LANCE_CHECKS)
+    chosen = thresholds(trials, EDITED_CHECKS)
+    assert set(chosen) == set(EDITED_CHECKS)
     passed = {
-        kind: [judge(t.scores, EDIT, chosen, LANCE_CHECKS).accepted for t in trials if t.kind == kind] for kind in KINDS
+        kind: [judge(t.scores, EDIT, chosen, EDITED_CHECKS).accepted for t in trials if t.kind == kind]
+        for kind in KINDS
     }
     assert np.mean(passed["good"]) >= 0.87
     assert all(np.mean(passed[kind]) <= 0.05 for kind in KINDS[1:])
 
 
 def _scores(random: np.random.Generator, fault: str) -> dict[str, float]:
-    scores = {check: float(random.normal(0.5, 0.05)) for check in LANCE_CHECKS}
+    scores = {check: float(random.normal(0.5, 0.05)) for check in EDITED_CHECKS}
     if fault:
         scores[fault] -= 0.3
     return {**scores, "label_margin": 0.5}

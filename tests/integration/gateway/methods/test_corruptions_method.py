@@ -17,7 +17,7 @@ from evaluator_service.app import create_app as create_evaluator_service
 from gateway.jobs.choices import methods_listing
 from gateway.jobs.sensitivity import GroupedTruth, sensitivity_of
 from gateway.methods import read_method
-from gateway.methods.checks import CHECKS
+from gateway.methods.checks import RENDERED_CHECKS
 from gateway.methods.corruptions import ALL, CorruptionsParameters, corruptions
 from gateway.methods.counterfactual import MethodImage, TaskDescription
 from shared.images import encode
@@ -50,7 +50,7 @@ def test_every_corruption_has_a_row_for_each_severity_and_one_null_arm(services:
     assert {(row.arm, row.null_ordinal, row.verdict.accepted) for row in edits} == {("edit", 10, True)}
     assert (null.arm, null.edit, null.null_ordinal) == ("null", None, None)
     assert null.image == source().image, "the null arm is the unchanged image"
-    assert all(row.lineage["skipped_checks"] == list(CHECKS) for row in rows)
+    assert all(row.lineage["skipped_checks"] == list(RENDERED_CHECKS) for row in rows)
     assert all(row.evaluations == 0 for row in rows)
 
 

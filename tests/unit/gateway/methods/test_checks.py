@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from gateway.jobs.choices import plan
 from gateway.methods import METHODS
-from gateway.methods.checks import check_images, judge, judge_arm, skipped_checks
+from gateway.methods.checks import CHECKS, check_images, judge, judge_arm, skipped_checks
 from gateway.methods.counterfactual import Change, Edit, Factor, MethodImage, TaskDescription
 from gateway.methods.image_scores import TEMPLATES
 from shared.problems import InvalidInput
@@ -21,6 +22,7 @@ from shared.schemas.diffusion import RenderReply
 from shared.schemas.evaluation import EmbedReply, EmbedRequest, StructureReply, StructureRequest
 from shared.schemas.jobs import JobSpec
 from shared.schemas.thresholds import IMAGE_CHECKS
+from tests.support.paths import REPOSITORY
 
 SOURCE = MethodImage("image", ImagePayload(png=b"source"), "bus")
 TASK = TaskDescription("name the vehicle", ("bus", "car"))
@@ -223,3 +225,20 @@ def test_thresholds_are_by_factor_and_the_strictest_counts() -> None:
 def test_images_without_an_edit_each_are_refused() -> None:
     with pytest.raises(ValueError, match="one edit per image"):
         check(b"lost", edits=[])
+
+
+def test_a_check_is_one_entry_and_a_name_in_the_contract() -> None:
+    """No other module of the product names a check whose name means nothing else."""
+    means_more = {"structure", "label", "caption", "direction", "recaption", "validity"}  # columns, signals and others
+    named = {
+        str(path.relative_to(REPOSITORY))
+        for folder in ("gateway", "shared", "contrafact", "embedded", "evaluator_service")
+        for path in (REPOSITORY / folder).rglob("*.py")
+        if any(
+            isinstance(node, ast.Constant) and node.value in set(CHECKS) - means_more
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        )
+    }
+    assert named - {"gateway/results/filters.py"} == {"gateway/methods/checks.py", "shared/schemas/thresholds.py"}, (
+        "the filter `unchecked` promises two names to clients"
+    )

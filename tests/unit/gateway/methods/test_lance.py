@@ -9,11 +9,10 @@ from pydantic import ValidationError
 
 from gateway.methods import METHODS
 from gateway.methods.caption import begin_with_domain, names_style, with_domain
-from gateway.methods.checks import judge
+from gateway.methods.checks import EDITED_CHECKS, judge
 from gateway.methods.counterfactual import Change, Edit, TaskDescription, Verdict
 from gateway.methods.inverted import Attempt
 from gateway.methods.lance import (
-    LANCE_CHECKS,
     LANCE_FACTORS,
     PERTURB,
     LanceParameters,
@@ -274,9 +273,9 @@ def test_only_those_that_other_checks_pass_compete() -> None:
 def test_an_image_or_caption_that_did_not_change_is_refused_as_no_change() -> None:
     same = {"likeness": 1.0, "match": 0.9, "caption": 0.1}
     claimed = edit("a car by day", "a car by night", "by day", "by night")
-    assert judge(same, claimed, {}, LANCE_CHECKS).check == "no change"
-    assert judge({**same, "direction": -0.5}, claimed, {}, LANCE_CHECKS).accepted, "without thresholds it only scores"
-    low = judge({**same, "direction": 0.1}, claimed, {"direction": {"default": 0.2}}, LANCE_CHECKS)
+    assert judge(same, claimed, {}, EDITED_CHECKS).check == "no change"
+    assert judge({**same, "direction": -0.5}, claimed, {}, EDITED_CHECKS).accepted, "without thresholds it only scores"
+    low = judge({**same, "direction": 0.1}, claimed, {"direction": {"default": 0.2}}, EDITED_CHECKS)
     assert (low.check, "φ = 0.100" in low.reason) == ("direction", True)
     assert judge(same, claimed, {}).accepted, "DILLEMA's images are drawn anew"
 
@@ -284,8 +283,8 @@ def test_an_image_or_caption_that_did_not_change_is_refused_as_no_change() -> No
 def test_thresholds_are_those_of_the_factor() -> None:
     scores = {"likeness": 0.6, "match": 0.9, "direction": 0.3}
     claimed = edit("a car on a beach", "a car in a city", "on a beach", "in a city")
-    assert judge(scores, claimed, {"likeness": {"default": 0.7, "background": 0.5}}, LANCE_CHECKS).accepted
-    assert judge(scores, claimed, {"likeness": {"default": 0.7, "weather": 0.5}}, LANCE_CHECKS).check == "likeness"
+    assert judge(scores, claimed, {"likeness": {"default": 0.7, "background": 0.5}}, EDITED_CHECKS).accepted
+    assert judge(scores, claimed, {"likeness": {"default": 0.7, "weather": 0.5}}, EDITED_CHECKS).check == "likeness"
 
 
 def test_parameters_are_described_and_wrong_ones_refused() -> None:

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from gateway.jobs.choices import plan
 from gateway.methods import METHODS
-from gateway.methods.checks import LOWEST_SCORES, UNCALIBRATED, factors_off, judge
+from gateway.methods.checks import CHECKS, UNCALIBRATED, factors_off, judge
 from gateway.methods.counterfactual import FACTORS, Change, Edit, Factor
 from gateway.methods.similarity import check_meaning
 from shared.problems import InvalidInput
@@ -45,6 +45,7 @@ def scored(value: float) -> dict[str, float]:
 
 
 def test_every_check_of_every_method_can_have_a_threshold() -> None:
+    assert set(CHECKS) == set(IMAGE_CHECKS)
     of_methods = {check for method in METHODS.values() for check in (*method.checks, *method.default_thresholds)}
     assert of_methods | set(UNCALIBRATED) | {"validity"} == set(IMAGE_CHECKS)
 
@@ -74,8 +75,7 @@ def test_a_check_is_off_for_a_factor_exactly_if_the_lowest_scores_pass(
     thresholds: dict[str, dict[str, float]], factor: Factor
 ) -> None:
     for check, by_factor in IMAGES.validate_python(thresholds).items():
-        lowest = {check: LOWEST_SCORES.get(check, -1e9), "direction": 0.0, "label_margin": 1.0}
-        lowest[check] = LOWEST_SCORES.get(check, -1e9)
+        lowest = {"direction": 0.0, "label_margin": 1.0, check: CHECKS[check].lowest}
         passes = judge(lowest, edit_of(factor), {check: by_factor}, [check]).accepted
         assert (factor in factors_off(check, by_factor)) == passes
 
