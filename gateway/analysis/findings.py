@@ -207,11 +207,15 @@ def _is_large(differences: Differences) -> bool:
 
 
 def _beyond_limit(differences: Differences, standing: Standing, level: float, seed: int) -> Interval:
-    """The one-sided interval of a finding: everything beyond the limit nearer to 0."""
+    """The one-sided interval of a finding: everything beyond the limit nearer to 0.
+
+    The test refutes an effect of 5 points at this level. So the limit lies beyond it, even if that of bets, which is on
+    a grid of candidate means, is rounded to this side.
+    """
     both = effect_interval(differences, 2 * level - 1, seed)
     if standing == "weakness":
-        return Interval(low=-1.0, high=both.high, level=level, kind=both.kind)
-    return Interval(low=both.low, high=1.0, level=level, kind=both.kind)
+        return Interval(low=-1.0, high=min(both.high, -BEYOND), level=level, kind=both.kind)
+    return Interval(low=max(both.low, BEYOND), high=1.0, level=level, kind=both.kind)
 
 
 def _breakdown(selected: Interval | None) -> float | None:

@@ -162,5 +162,5 @@ def test_images_needed_grows_as_the_effect_shrinks_and_as_the_family_grows() -> 
     assert images_needed(strong, 0.05, 12, family=1) == 12
     assert (images_needed(weak, 0.05, 12, family=1) or 0) > 50
     assert images_needed(of(np.zeros(5)), 0.05, 12, family=1) is None
-    by_family = [images_needed(strong, 0.05, 12, family) or 0 for family in (2, 10, 100)]
+    by_family = [images_needed(strong, 0.05, 12, family) or 0 for family in (10, 100, 1000)]
     assert by_family == sorted(set(by_family))
