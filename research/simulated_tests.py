@@ -30,7 +30,7 @@ from scipy.stats import false_discovery_control, norm
 from gateway.analysis.certainty import p_beyond
 from gateway.analysis.effects import Floats, Integers
 from gateway.analysis.limits import BEYOND, FALSE_DISCOVERY_RATE
-from gateway.analysis.matched_pairs import Pairs, p_value
+from gateway.analysis.matched_pairs import PairCounts, p_value
 from shared.seeds import derive_seed
 
 CELLS_OF_CLASS = 7
@@ -83,7 +83,7 @@ def counts(tables: Tables, number: int, random: np.random.Generator) -> tuple[In
 def p_values(lost: Integers, gained: Integers, images: int, margin: float) -> Floats:
     """The exact p-value of each cell."""
     codes, index = np.unique(lost * (images + 1) + gained, return_inverse=True)
-    values = [p_value(Pairs(images, int(code) // (images + 1), int(code) % (images + 1)), margin) for code in codes]
+    values = [p_value(PairCounts(images, int(code) // (images + 1), int(code) % (images + 1)), margin) for code in codes]
     return np.array(values)[index].reshape(lost.shape)
 
 

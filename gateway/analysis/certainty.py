@@ -15,7 +15,7 @@ from scipy.stats import chi2, norm, t
 from gateway.analysis.betting import anytime_interval, anytime_p_lost, betting_interval, betting_p, images_to_refute
 from gateway.analysis.effects import Differences, Floats, Integers
 from gateway.analysis.limits import BEYOND, FALSE_DISCOVERY_RATE
-from gateway.analysis.matched_pairs import Pairs, exact_interval, p_value
+from gateway.analysis.matched_pairs import PairCounts, exact_interval, p_value
 from shared.schemas.effects import Interval, MeanOverlap, Rate
 
 LEVEL = 0.95
@@ -98,7 +98,7 @@ def p_lost(differences: Differences, beyond: float, seed: int) -> float:
     """
     values = differences.correct
     if differences.paired:
-        return p_value(Pairs.of(values), beyond)
+        return p_value(PairCounts.of(values), beyond)
     if differences.left is not None:
         return anytime_p_lost(values, beyond, differences.left)
     two_sided = p_beyond(values, beyond, seed) if values.mean() < 0 else 1.0
@@ -139,7 +139,7 @@ def effect_interval(differences: Differences, level: float, seed: int) -> Interv
     """Two-sided interval of a cell's effect; its upper end at level 1 − 2α is the limit of `p_lost` at α."""
     if not differences.paired:
         return mean_interval(differences.correct, level, seed, differences.left)
-    low, high = exact_interval(Pairs.of(differences.correct), level, BEYOND)
+    low, high = exact_interval(PairCounts.of(differences.correct), level, BEYOND)
     return Interval(low=low, high=high, level=level, kind="exact")
 
 

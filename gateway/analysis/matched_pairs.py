@@ -30,7 +30,7 @@ _REMEMBERED = 16_384
 _BOUNDARY_POINTS = 8  # numbers of gains above 3 at which the boundary of a rejection is found; it is a line between
 
 
-class Pairs(NamedTuple):
+class PairCounts(NamedTuple):
     """Counts of independent pairs: `n` in all, `lost` and `gained` of them."""
 
     n: int
@@ -38,14 +38,14 @@ class Pairs(NamedTuple):
     gained: int
 
     @classmethod
-    def of(cls, differences: Floats) -> Pairs:
+    def of(cls, differences: Floats) -> PairCounts:
         """Of differences of −1, 0 and 1."""
         return cls(len(differences), int((differences < 0).sum()), int((differences > 0).sum()))
 
     @property
-    def mirrored(self) -> Pairs:
+    def mirrored(self) -> PairCounts:
         """Losses and gains exchanged."""
-        return Pairs(self.n, self.gained, self.lost)
+        return PairCounts(self.n, self.gained, self.lost)
 
 
 def is_paired(differences: Floats) -> bool:
@@ -63,7 +63,7 @@ def score(n: int, lost: Integers, gained: Integers, margin: float) -> Floats:
     return np.asarray(surplus / np.sqrt(np.where(variance > 0, variance, np.inf)))
 
 
-def p_value(pairs: Pairs, margin: float, order: float | None = None) -> float:
+def p_value(pairs: PairCounts, margin: float, order: float | None = None) -> float:
     """The p-value of the hypothesis that P(lost) − P(gained) ≤ `margin` (−1 … 1).
 
     `order`: the margin (0 … 1) whose statistic orders the tables; None: `margin` itself.
@@ -72,7 +72,7 @@ def p_value(pairs: Pairs, margin: float, order: float | None = None) -> float:
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _p_value(pairs: Pairs, margin: float, order: float) -> float:
+def _p_value(pairs: PairCounts, margin: float, order: float) -> float:
     n, _, gained = pairs
     low = betaincinv(gained, n - gained + 1, GAMMA / 2) if gained else 0.0
     high = betaincinv(gained + 1, n - gained, 1 - GAMMA / 2) if gained < n else 1.0
@@ -90,7 +90,7 @@ def _p_value(pairs: Pairs, margin: float, order: float) -> float:
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _boundary(pairs: Pairs, order: float) -> Integers:
+def _boundary(pairs: PairCounts, order: float) -> Integers:
     """For 0 … n gains, the fewest losses that are ordered as high as `pairs`; one more than possible if none are."""
     target = score(pairs.n, np.array(pairs.lost), np.array(pairs.gained), order)
     return _least_losses(pairs.n, float(target) - _ROUNDING, order)
@@ -123,7 +123,7 @@ def rejected_share(least: Integers, n: int, loss: Floats, gain: Floats) -> Float
     return np.bincount(row, weights[row, column] * tail, len(gain)).astype(np.float64)
 
 
-def least_loss(pairs: Pairs, alpha: float, order: float) -> float:
+def least_loss(pairs: PairCounts, alpha: float, order: float) -> float:
     """The one-sided lower limit of P(lost) − P(gained): the largest margin rejected at `alpha`; −1 if none is."""
     low, high = -_STEPS, _STEPS
     while high - low > 1:
@@ -135,7 +135,7 @@ def least_loss(pairs: Pairs, alpha: float, order: float) -> float:
     return low / _STEPS
 
 
-def exact_interval(pairs: Pairs, level: float, order: float) -> tuple[float, float]:
+def exact_interval(pairs: PairCounts, level: float, order: float) -> tuple[float, float]:
     """The two-sided interval of the effect, P(gained) − P(lost): both one-sided limits at (1 − `level`) / 2."""
     alpha = (1 - level) / 2
     return least_loss(pairs.mirrored, alpha, order), -least_loss(pairs, alpha, order)
@@ -164,7 +164,7 @@ def _rejection(n: int, alpha: float, margin: float) -> Integers:
         losses = int(guess[gained])
 
         def holds(losses: int, gained: int = gained) -> bool:
-            return losses > n - gained or p_value(Pairs(n, losses, gained), margin) <= alpha
+            return losses > n - gained or p_value(PairCounts(n, losses, gained), margin) <= alpha
 
         while not holds(losses):
             losses += 1

@@ -11,7 +11,7 @@ from scipy.stats import binom
 
 from gateway.analysis.effects import Differences, Floats
 from gateway.analysis.findings import assess
-from gateway.analysis.matched_pairs import GAMMA, Pairs, exact_interval, least_loss, p_value, power
+from gateway.analysis.matched_pairs import GAMMA, PairCounts, exact_interval, least_loss, p_value, power
 from shared.schemas.effects import BEYOND, Cell
 
 
@@ -20,7 +20,7 @@ def all_p_values(n: int, margin: float) -> Floats:
     p_values = np.ones((n + 1, n + 1))
     for lost in range(n + 1):
         for gained in range(n + 1 - lost):
-            p_values[lost, gained] = p_value(Pairs(n, lost, gained), margin)
+            p_values[lost, gained] = p_value(PairCounts(n, lost, gained), margin)
     return p_values
 
 
@@ -49,14 +49,14 @@ def test_a_true_hypothesis_is_rejected_at_most_as_often_as_stated(n: int, margin
 def test_without_gains_and_margin_it_is_no_weaker_than_the_sign_test() -> None:
     """McNemar's exact test conditions on the pairs that differ: 8 of 8 lost have p = 1 / 256."""
     for lost in (5, 8, 12):
-        assert p_value(Pairs(40, lost, 0), 0.0) <= binom.sf(lost - 1, lost, 0.5) + GAMMA
+        assert p_value(PairCounts(40, lost, 0), 0.0) <= binom.sf(lost - 1, lost, 0.5) + GAMMA
 
 
 @given(st.integers(1, 60), st.data())
 @settings(max_examples=60, deadline=None)
 def test_an_interval_has_the_estimate_and_agrees_with_the_test(n: int, data: st.DataObject) -> None:
     lost = data.draw(st.integers(0, n))
-    pairs = Pairs(n, lost, data.draw(st.integers(0, n - lost)))
+    pairs = PairCounts(n, lost, data.draw(st.integers(0, n - lost)))
     low, high = exact_interval(pairs, 0.95, BEYOND)
     assert -1 <= low <= (pairs.gained - pairs.lost) / n <= high <= 1
     for alpha in (0.05, 0.05 / 40):

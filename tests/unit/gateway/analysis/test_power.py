@@ -9,7 +9,7 @@ from gateway.analysis.certainty import p_beyond
 from gateway.analysis.effects import Differences
 from gateway.analysis.findings import assess
 from gateway.analysis.limits import BEYOND, FALSE_DISCOVERY_RATE
-from gateway.analysis.matched_pairs import Pairs, p_value
+from gateway.analysis.matched_pairs import PairCounts, p_value
 from gateway.analysis.power import ACCURACY, detectable_drop, finding_rate, sources_needed
 from gateway.jobs.sensitivity import Conditions, GroupedTruth, sensitivity, sensitivity_of
 from gateway.methods import read_method
@@ -37,7 +37,7 @@ def test_the_stated_drop_is_found_four_times_of_five(sources: int, family: int) 
 
 
 def test_a_unanimous_failure_is_a_finding_in_as_large_a_family_as_in_the_analysis() -> None:
-    for p, paired in ((p_beyond(-np.ones(14), BEYOND, 1) / 2, False), (p_value(Pairs(14, 14, 0), BEYOND), True)):
+    for p, paired in ((p_beyond(-np.ones(14), BEYOND, 1) / 2, False), (p_value(PairCounts(14, 14, 0), BEYOND), True)):
         largest = int(FALSE_DISCOVERY_RATE / p)
         assert largest > 1
         assert finding_rate(1.0, 14, largest, 1.0, paired) == 1
