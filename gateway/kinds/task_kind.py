@@ -115,3 +115,8 @@ class TaskKind(Generic[Answer, Truth]):
     at_confidence: Callable[[KindRows, float], tuple[Scores, Fields]] | None = None
     most_classes: int | None = None
     on_power: str = ""
+
+    @property
+    def template(self) -> str:
+        """The template with its parts of pages and reports."""
+        return f"_{self.name}.html"

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 from fastapi.responses import HTMLResponse
 
-from gateway.kinds import KINDS, of_metric
+from gateway.kinds import of_metric
 from gateway.report.page import environment
 from gateway.suites.suites import release_name
 from shared.schemas.base import Contract
@@ -28,7 +28,7 @@ POLICY = (
 )
 
 _jinja = environment(FOLDER / "templates")
-_jinja.globals |= {"STAGES": STAGES, "KINDS": KINDS}
+_jinja.globals["STAGES"] = STAGES
 _jinja.filters |= {"stage_words": stage_words, "release": release_name}
 
 
