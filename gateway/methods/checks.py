@@ -58,7 +58,7 @@ NOT_FINITE = Verdict(False, "not finite", "the generator computed NaN or infinit
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class ImageSignals:
     """What the services measured of an image; None where they were not asked, or had nothing to measure."""
 
     agreement: float | None = None
@@ -86,7 +86,7 @@ class Check:
     """
 
     name: ImageCheck
-    scores: Callable[[Measured], Scores]
+    scores: Callable[[ImageSignals], Scores]
     refusal: str
     lowest: float
     arms: bool = False
@@ -104,16 +104,16 @@ class Check:
         return self.refusal.format(score=scores[self.name], lowest=lowest) if scores[self.name] < lowest else ""
 
 
-def _of_vectors(score: Callable[[ImageVectors], Scores]) -> Callable[[Measured], Scores]:
+def _of_vectors(score: Callable[[ImageVectors], Scores]) -> Callable[[ImageSignals], Scores]:
     return lambda measured: score(measured.vectors) if measured.vectors else {}
 
 
-def _of_captions(score: Callable[[ImageVectors, Vector, Vector], Scores]) -> Callable[[Measured], Scores]:
+def _of_captions(score: Callable[[ImageVectors, Vector, Vector], Scores]) -> Callable[[ImageSignals], Scores]:
     """Scores by the old and the new caption; a null arm has none."""
     return _of_vectors(lambda vectors: score(vectors, *vectors.captions) if vectors.captions else {})
 
 
-def _of_shapes(score: Callable[[ShapesOutcome], Scores]) -> Callable[[Measured], Scores]:
+def _of_shapes(score: Callable[[ShapesOutcome], Scores]) -> Callable[[ImageSignals], Scores]:
     return lambda measured: score(measured.shapes) if measured.shapes else {}
 
 
@@ -355,7 +355,7 @@ def score_images(
     label only. The latter need a ground truth and a label set.
     """
     embedded = embed_images(embed, source, task, images, edits, words=words)
-    return [Measured(vectors=vectors).scores() for vectors in embedded]
+    return [ImageSignals(vectors=vectors).scores() for vectors in embedded]
 
 
 class Rendered(Protocol):
@@ -436,7 +436,7 @@ def _check_finite(
     shapes = find_shapes(services, source, task, reply.images)
     captions = recaption_images(services, source, task, reply.images) if recaption else [None] * len(reply.images)
     parts = zip(agreements.agreements, vectors, shapes, captions, strict=True)
-    measured = [Measured(*part) for part in parts]
+    measured = [ImageSignals(*part) for part in parts]
     judged, limits = [], {**LIMITS, **thresholds}
     for edit, of_image, scored_again in zip(edits, measured, second_scores, strict=True):
         scores = of_image.scores()

@@ -27,7 +27,7 @@ import torch
 
 from evaluator_service.models_under_test.kinds.segmentation import ImageSegmenter
 from evaluator_service.shapes import shapes_reply
-from gateway.methods.checks import Measured, find_shapes
+from gateway.methods.checks import ImageSignals, find_shapes
 from gateway.methods.counterfactual import FACTORS, Change, Edit, MethodImage, TaskDescription
 from research.calibrate.broken import Trial
 from research.calibrate.thresholds import held_out_scores, table, thresholds, toml, with_thresholds
@@ -123,7 +123,7 @@ def trials(
         degraded = through(np.stack([shape_image.image for shape_image in shape_set]))
         source = MethodImage(str(scene.geometry_seed), payload(drawn.image), None, payload(mask))
         found = find_shapes(judge, source, TASK, [payload(image) for image in degraded])
-        scores = [Measured(shapes=outcome).scores() for outcome in found]
+        scores = [ImageSignals(shapes=outcome).scores() for outcome in found]
         if "shapes" not in scores[0]:
             silent += 1
             continue
