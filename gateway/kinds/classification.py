@@ -25,6 +25,7 @@ from gateway.analysis.originals import JudgedOriginals, judge_originals
 from gateway.kinds.originals import check_one_class, exchange_in_words, exchanges
 from gateway.kinds.rows import CompletePair, PhraseColumns, PhrasePairs, PredictionRow, SourceNumbers, labels
 from gateway.kinds.task_kind import TOP, Fields, KindRows, Measurement, Scored, TaskKind
+from gateway.methods.checks import LABEL
 from shared.endpoints import Services
 from shared.schemas.base import ImagePayload
 from shared.schemas.effects import Rate
@@ -345,7 +346,7 @@ CLASSIFICATION = TaskKind(
     truths="labels",
     announced=lambda spec: False,
     localised=False,
-    checks=("label",),
+    checks=(LABEL,),
     metric="accuracy",
     right_or_wrong=True,
     level=accuracy,

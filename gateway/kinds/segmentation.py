@@ -33,6 +33,7 @@ from gateway.analysis.segmentation import scores as pixel_scores
 from gateway.kinds.originals import check_one_class, exchange_in_words, exchanges
 from gateway.kinds.rows import CompletePair, PredictionRow, SourceNumbers
 from gateway.kinds.task_kind import TOP, Fields, KindRows, Measurement, Scored, TaskKind
+from gateway.methods.checks import SHAPES, THINGS
 from shared.endpoints import Services
 from shared.images import decode, encode
 from shared.label_maps import OTHER, VOID, Map, class_indices, confusion, named_overlaps, pack_counts, unpack_counts
@@ -335,7 +336,7 @@ SEGMENTATION = TaskKind(
     truths="masks",
     announced=lambda spec: spec.masks is not None,
     localised=True,
-    checks=("shapes", "things"),
+    checks=(SHAPES, THINGS),
     metric="iou",
     right_or_wrong=False,
     level=mean_overlap,

@@ -50,6 +50,7 @@ LABEL: Final = "label"
 LIKENESS: Final = "likeness"
 RECAPTION: Final = "recaption"
 SHAPES: Final = "shapes"
+THINGS: Final = "things"
 WORD: Final = "word"
 LABEL_BY_RANK = 0.0  # the threshold of `label` where none is named
 _ZERO = 1e-6  # a shorter difference of unit vectors has no direction
@@ -251,7 +252,7 @@ CHECKS: dict[str, Check] = {
             arms=True,
         ),
         Check(  # the share of the things that the segmenter finds in the source that it also finds in the image
-            name="things",
+            name=THINGS,
             scores=_of_shapes(
                 lambda seen: {"things": float(np.mean(np.asarray(seen.things) >= THING_IOU))} if seen.things else {}
             ),

@@ -26,6 +26,7 @@ from gateway.kinds import KINDS
 from gateway.kinds.task_kind import Measurement
 from gateway.methods import METHODS, JobMethod
 from gateway.methods.check_parameters import CheckParameters
+from gateway.methods.checks import SHAPES
 from gateway.results.cells import with_cells
 from gateway.results.class_colours import class_colours
 from gateway.results.estimands import counted_cells, with_bounds, with_others, with_second_scorer
@@ -159,7 +160,7 @@ def _funnel(job: Job, method: JobMethod, rows: MethodRows) -> Funnel:
     return funnel(
         method.name,
         rows.edits,
-        shapes="shapes" in KINDS[job.kind].checks and METHODS[method.name].checked,
+        shapes=SHAPES in KINDS[job.kind].checks and METHODS[method.name].checked,
         recaption=isinstance(parameters, CheckParameters) and parameters.recaption,
         refusal=rows.refusal,
         asked_again=rows.asked_again,

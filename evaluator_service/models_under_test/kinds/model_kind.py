@@ -45,7 +45,8 @@ class ModelKind(Generic[Reply]):
 
     A server answers some images (PNG) with up to `most_bytes(images, classes)` of JSON, which `parse(body, images,
     classes)` reads; it raises ValueError with what is wrong. `receive(images, classes, read)` reads the answers of an
-    uploaded model from its process; it raises ValueError for answers that are not those of this kind.
+    uploaded model from its process, which sends them one after another: their shapes follow from the images and the
+    number of classes. It raises ValueError for answers that are not those of this kind.
     `trainable`: such a model for repairs.
     """
 

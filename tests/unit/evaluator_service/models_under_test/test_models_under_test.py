@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from evaluator_service.models_under_test.kinds import KINDS
 from evaluator_service.models_under_test.kinds.classification import ImageClassifier, OnnxClassifier
 from evaluator_service.models_under_test.loading import load_folder, try_out
 from evaluator_service.models_under_test.onnx_file import check_onnx
 from evaluator_service.models_under_test.outputs import NamedOutputs
 from evaluator_service.models_under_test.preprocessing import from_description, processors
 from shared.problems import InvalidInput
+from shared.schemas.base import Kind
 from shared.schemas.models import Preprocessing
 from tests.support.model_folders import PICTURES, RANDOM, written
 from tests.support.small_evaluator import CLASSES
@@ -48,6 +50,10 @@ def tiny(
 FLATTEN = helper.make_node("Flatten", ["pixels"], ["flat"])
 GEMM = helper.make_node("Gemm", ["flat", "weight"], ["logits"])
 OPSETS = [helper.make_opsetid("", 17)]
+
+
+def test_every_kind_has_its_file() -> None:
+    assert set(KINDS) == set(get_args(Kind))
 
 
 def test_an_onnx_export_predicts_what_the_model_predicts(resnet: Path, tmp_path: Path) -> None:
