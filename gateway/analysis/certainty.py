@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import chi2, norm, t
 
-from gateway.analysis.betting import anytime_interval, betting_interval, betting_p, images_to_refute
-from gateway.analysis.effects import Floats, Integers
-from gateway.analysis.limits import FALSE_DISCOVERY_RATE
+from gateway.analysis.betting import anytime_interval, anytime_p_lost, betting_interval, betting_p, images_to_refute
+from gateway.analysis.effects import Differences, Floats, Integers
+from gateway.analysis.limits import BEYOND, FALSE_DISCOVERY_RATE
+from gateway.analysis.matched_pairs import PairCounts, exact_interval, p_value
 from shared.schemas.effects import Interval, MeanOverlap, Rate
 
 LEVEL = 0.95
@@ -90,6 +91,20 @@ def _near_zero(hits: float, n: float, low: float) -> float:
     return min(low, float(chi2.ppf(1 - LEVEL, 2 * hits)) / (2 * n)) if rare else low
 
 
+def p_lost(differences: Differences, beyond: float, seed: int) -> float:
+    """p-value of the hypothesis that at most `beyond` (0 … 1) is lost: that their mean is at least −`beyond`.
+
+    The exact test of matched pairs where it applies, else half of `p_beyond` on the side of the losses.
+    """
+    values = differences.correct
+    if differences.paired:
+        return p_value(PairCounts.of(values), beyond)
+    if differences.left is not None:
+        return anytime_p_lost(values, beyond, differences.left)
+    two_sided = p_beyond(values, beyond, seed) if values.mean() < 0 else 1.0
+    return two_sided / 2 if two_sided < 1 else 1.0
+
+
 def p_beyond(differences: Floats, beyond: float, seed: int) -> float:
     """p-value of the hypothesis that the mean of n independent differences lies within ±`beyond` (0 … 1).
 
@@ -118,6 +133,14 @@ def is_mixed(differences: Floats) -> bool:
     """
     gains, losses = int((differences >= LARGE).sum()), int((differences <= -LARGE).sum())
     return len(differences) >= BOOTSTRAP_FROM and min(gains, losses) >= EACH_SIDE
+
+
+def effect_interval(differences: Differences, level: float, seed: int) -> Interval:
+    """Two-sided interval of a cell's effect; its upper end at level 1 − 2α is the limit of `p_lost` at α."""
+    if not differences.paired:
+        return mean_interval(differences.correct, level, seed, differences.left)
+    low, high = exact_interval(PairCounts.of(differences.correct), level, BEYOND)
+    return Interval(low=low, high=high, level=level, kind="exact")
 
 
 def mean_interval(differences: Floats, level: float, seed: int, left: Floats | None = None) -> Interval:
@@ -156,17 +179,19 @@ def _studentize(differences: Floats, seed: int) -> tuple[Floats, float]:
     return (means - mean) / np.maximum(np.sqrt(variances / n), 1e-12), float(differences.std(ddof=1)) / math.sqrt(n)
 
 
-def images_needed(differences: Floats, beyond: float, least: int, family: int) -> int | None:
+def images_needed(differences: Differences, beyond: float, least: int, family: int) -> int | None:
     """About how many source images establish an effect of this size beyond ±`beyond` (0 … 1), in a family of tests.
 
-    The level is 5 % / `family` (Bonferroni): enough if no other cell is a finding. At least `least`, as many as bets on
-    such differences take, and as many as the normal approximation takes: two pseudo-observations, −1 and +1, widen its
-    spread, because few sources may agree by chance. None if the observed effect lies within ±`beyond`: no number of
-    images would establish it.
+    The one-sided level is 5 % / `family` (Bonferroni): enough if no other cell is a finding. At least `least`, as many
+    as bets on such differences take where the test bets, and as many as the normal approximation takes: two
+    pseudo-observations, −1 and +1, widen its spread, because few sources may agree by chance. None if the observed
+    effect lies within ±`beyond`: no number of images would establish it.
     """
-    distance, alpha = abs(float(differences.mean())) - beyond, FALSE_DISCOVERY_RATE / family
+    values, alpha = differences.correct, FALSE_DISCOVERY_RATE / family
+    distance = abs(float(values.mean())) - beyond
     if distance <= 0:
         return None
-    spread = float(np.concatenate([differences, [-1, 1]]).std())
-    by_spread = math.ceil((float(norm.isf(alpha / 2)) * spread / distance) ** 2)
-    return max(least, by_spread, images_to_refute(differences, beyond, alpha))
+    spread = float(np.concatenate([values, [-1, 1]]).std())
+    by_spread = math.ceil((float(norm.isf(alpha)) * spread / distance) ** 2)
+    by_bets = 0 if differences.paired else images_to_refute(values, beyond, 2 * alpha)
+    return max(least, by_spread, by_bets)

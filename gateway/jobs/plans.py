@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from gateway.jobs.designs import design_of
 from gateway.jobs.rounds import renderings_of_design
-from gateway.jobs.sensitivity import GroupedTruth, sensitivity_of
+from gateway.jobs.sensitivity import GroupedTruth, planned, sensitivity_of
 from gateway.jobs.sequences import (
     PlannedImage,
     folders_suffice,
@@ -81,7 +81,7 @@ def describe_plan(
         outside_domain=job.outside_domain,
         design=design_of(job.design, job.budget, job.methods),
         renderings=renderings_of_design(job.design, job.budget, job.methods, len(images)),
-        sensitivity=sensitivity_of(truths, job.methods, job.kind),
+        sensitivity=sensitivity_of(truths, job.methods, job.kind, planned(job.design)),
     )
 
 

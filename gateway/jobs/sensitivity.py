@@ -21,6 +21,7 @@ from gateway.methods.instruct import InstructParameters
 from gateway.methods.lance import LanceParameters
 from gateway.methods.shifts import ShiftsParameters
 from shared.schemas.base import Contract, Kind
+from shared.schemas.designs import DesignKind
 from shared.schemas.diffusion import SEVERITIES
 from shared.schemas.plans import DetectableDrop, ImagesNeeded, Sensitivity, Unit
 
@@ -33,22 +34,29 @@ GOAL = 0.1  # each class's sentence says how many images detect this drop
 class Conditions:
     """What power depends on: the share of edits that are accepted, and the models' accuracy on null arms (0 … 1).
 
-    Before a job starts they are assumed as 1 and 0.95. Its report uses its own share of accepted edits and the accuracy
-    of its least accurate model.
+    `paired`: each cell has one edit of an image, and their number is fixed; see `Differences`. Before a job starts they
+    are assumed as 1 and 0.95. Its report uses its own share of accepted edits and the accuracy of its least accurate
+    model.
     """
 
     acceptance: float = 1.0
     accuracy: float = ACCURACY
     observed: bool = False
+    paired: bool = True
 
     def drop(self, sources: int, family: int) -> float | None:
         """The smallest drop that this number of source images detects."""
-        return detectable_drop(round(self.acceptance * sources), family, self.accuracy)
+        return detectable_drop(round(self.acceptance * sources), family, self.accuracy, self.paired)
 
     def images_to_detect(self, drop: float, family: int) -> int | None:
         """The number of source images that detect a drop."""
-        accepted = sources_needed(drop, family, self.accuracy)
+        accepted = sources_needed(drop, family, self.accuracy, self.paired)
         return None if accepted is None or not self.acceptance else math.ceil(accepted / self.acceptance)
+
+
+def planned(design: DesignKind) -> Conditions:
+    """The conditions assumed before a job."""
+    return Conditions(paired=design != "adaptive")
 
 
 PLANNED = Conditions()
@@ -81,6 +89,9 @@ def sensitivity_of(
     edits = max((_edits(method.parameters) for method in methods), default=1)
     sizes = {label: list(groups.values()) for label, groups in sorted(by_class.items())}
     unit: Unit = "group" if max(whole.values(), default=0) > 1 else "image"
+    seeds = max((getattr(method.parameters, "seeds_per_edit", 1) for method in methods), default=1)
+    paired = conditions.paired and KINDS[kind].right_or_wrong and unit == "image" and seeds == 1
+    conditions = replace(conditions, paired=paired)
     result = sensitivity(sizes, edits, conditions, unit)
     return result.model_copy(update={"assumption": result.assumption + KINDS[kind].on_power})
 

@@ -136,7 +136,8 @@ def _effects(results: JobResults) -> Iterator[str]:
 
 
 def _effect(effect: CellEffect) -> list[str]:
-    standing = {"weakness": "**weakness**", "improvement": "improvement"}.get(effect.standing, "")
+    named = {"weakness": "**weakness**", "suspected weakness": "suspected", "improvement": "improvement"}
+    standing = named.get(effect.standing, "")
     figures = [
         format_signed(effect.delta_accuracy),
         interval(effect.interval),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 
@@ -19,7 +20,7 @@ from gateway.analysis.reviews import Reviewed
 from gateway.analysis.validity import Screened, errors_of
 from gateway.database.tables import Job
 from gateway.jobs.plans import checks_off
-from gateway.jobs.sensitivity import PLANNED, Conditions, sensitivity_of
+from gateway.jobs.sensitivity import Conditions, planned, sensitivity_of
 from gateway.jobs.task_description import rename_masks
 from gateway.kinds import KINDS
 from gateway.kinds.task_kind import Measurement
@@ -141,7 +142,7 @@ def _conditions(rows: JobRows) -> Conditions:
     """The job's own share of edits whose pairs count, and the accuracy on their arms of the least accurate model."""
     edits = [edit for method_rows in rows.methods.values() for edit in method_rows.edits]
     if not edits:
-        return PLANNED
+        return planned(rows.job.stored_spec.design)
     counted = sum(edit.counted for edit in edits) / len(edits)
     references = rows.job.stored_spec.reference_models
     shares = [
@@ -150,7 +151,8 @@ def _conditions(rows: JobRows) -> Conditions:
         if model not in references
     ]
     least = min((share for share in shares if share is not None), default=None)
-    return Conditions(counted, assumed_accuracy(least), observed=True)
+    conditions = planned(rows.job.stored_spec.design)
+    return replace(conditions, acceptance=counted, accuracy=assumed_accuracy(least), observed=True)
 
 
 def _funnel(job: Job, method: JobMethod, rows: MethodRows) -> Funnel:

@@ -18,7 +18,7 @@ from shared.schemas.effects import (
     Undone,
 )
 from shared.schemas.results import Relation
-from shared.wording import SCORE_WORDS, change_in_words, class_in_words, points
+from shared.wording import SCORE_WORDS, at_least, change_in_words, class_in_words, interval, points
 
 IMPROVEMENT_UNSEEN = (
     "; provisional until its changed images are reviewed with their arms: an arm that no longer shows the class looks "
@@ -131,25 +131,26 @@ def chosen_by(corroboration: Corroboration) -> str:
 
 
 def effect_sentence(effect: CellEffect, correct: Floats, relation: Relation, metric: Metric = "accuracy") -> str:
-    """One cell in a sentence. The interval of a finding is adjusted for selection.
+    """One cell in a sentence. What is surely lost in a finding is adjusted for selection.
 
     `correct`: per-source differences. Example: "`bus` fails with weather changed to night: −42 points, 95 % interval
-    −51 to −33 (adjusted for selection), 38 images; stands unless more than 29 % of them are invalid".
+    −51 to −33, at least 30 points lost (adjusted for selection), 38 images; stands unless more than …".
     """
     change = change_in_words(effect.cell)
     name, words = class_in_words(effect.cell, "`"), SCORE_WORDS[metric]
     worse, better = words.verbs(relation)
     verb = {
         "weakness": f"{name} {worse}",
+        "suspected weakness": f"{name} may lose",
         "improvement": f"{name} {better}",
         "nothing found": f"{name}: no effect established",
         "too few images": f"{name}: too few images to tell",
     }[effect.standing]
     sentence = f"{verb} {change}: {points(effect.delta_accuracy)} {words.unit}"
-    interval = effect.selected_interval or effect.interval
-    if interval is not None:
-        sentence += f", 95 % interval {points(interval.low)} to {points(interval.high)}"
-        sentence += " (adjusted for selection)" if effect.selected_interval else ""
+    if effect.interval is not None:
+        sentence += f", 95 % interval {interval(effect.interval)}"
+    if effect.selected_interval is not None:
+        sentence += f", {at_least(effect)} (adjusted for selection)"
     return f"{sentence}, {_images(effect, correct)}{_outlook(effect)}{_validity(effect)}"
 
 
