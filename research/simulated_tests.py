@@ -83,7 +83,9 @@ def counts(tables: Tables, number: int, random: np.random.Generator) -> tuple[In
 def p_values(lost: Integers, gained: Integers, images: int, margin: float) -> Floats:
     """The exact p-value of each cell."""
     codes, index = np.unique(lost * (images + 1) + gained, return_inverse=True)
-    values = [p_value(PairCounts(images, int(code) // (images + 1), int(code) % (images + 1)), margin) for code in codes]
+    values = [
+        p_value(PairCounts(images, int(code) // (images + 1), int(code) % (images + 1)), margin) for code in codes
+    ]
     return np.array(values)[index].reshape(lost.shape)
 
 
