@@ -26,7 +26,7 @@ def store_at(
     endpoint = endpoint.rstrip("/")
     if "/" in endpoint:
         raise ValueError(
-            f"CONTRAFACT_S3_ENDPOINT={endpoint} must be HOST or HOST:PORT, without http:// and without a path; "
+            "CONTRAFACT_S3_ENDPOINT must be HOST or HOST:PORT, without http:// and without a path; "
             "CONTRAFACT_S3_SECURE=true says https"
         )
     try:

@@ -24,7 +24,7 @@ def test_another_database_is_refused_without_its_password(url: str, monkeypatch:
 
 @pytest.mark.parametrize("endpoint", ["http://s3.example.org", "s3.example.org/minio"])
 def test_an_s3_endpoint_is_a_host(endpoint: str) -> None:
-    with pytest.raises(ValueError, match=r"CONTRAFACT_S3_ENDPOINT=.* HOST:PORT"):
+    with pytest.raises(ValueError, match="CONTRAFACT_S3_ENDPOINT must be HOST"):
         store_at("s3:bucket", "", endpoint, "key", "secret", secure=False)
 
 
