@@ -17,12 +17,13 @@ from shared.testsets import (
     HIDDEN,
     MAX_CLASS_FILE_BYTES,
     MAX_TABLE_BYTES,
-    NO_IMAGE,
     Part,
     TestSet,
     is_hidden,
+    is_spreadsheet,
     label_images,
     part_of,
+    why_no_image,
 )
 
 NO_TARGET = "a link to nothing (fetch its file, for example with `dvc pull` or `git annex get`)"
@@ -127,7 +128,8 @@ def _take(found: LocalSet, name: str, path: Path) -> None:
             test_set.take_aside(name, part, path.read_bytes())
             found.aside.append((name, path))
         else:
-            test_set.left_out[name] = ARCHIVE if path.is_file() and _is_archive(path) else NO_IMAGE
+            archive = path.is_file() and _is_archive(path) and not is_spreadsheet(name)
+            test_set.left_out[name] = ARCHIVE if archive else why_no_image(name)
     except FileNotFoundError:
         test_set.left_out[name] = NO_TARGET
     except OSError as error:

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import AfterValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from shared.schemas.base import MAX_WORKING_SIDE
 from shared.schemas.service import ServiceName
 
 DATABASE_CONNECTIONS = 32
+
+
+def _database_url(url: str) -> str:
+    """The URL with the driver that we install. Raises ValueError for other databases."""
+    kind, _, rest = url.partition("://")
+    if kind in ("postgres", "postgresql"):  # as hosting services write it
+        return f"postgresql+psycopg://{rest}"
+    if kind not in ("sqlite", "postgresql+psycopg"):
+        raise ValueError("it must be sqlite:///PATH or postgresql+psycopg://USER:PASSWORD@HOST/NAME")
+    return url
 
 
 class Settings(BaseSettings):
@@ -25,7 +35,7 @@ class Settings(BaseSettings):
         use_attribute_docstrings=True,
     )
 
-    database_url: Annotated[str, Field(repr=False)] = "sqlite:///contrafact.db"
+    database_url: Annotated[str, Field(repr=False), AfterValidator(_database_url)] = "sqlite:///contrafact.db"
     """`sqlite:///PATH`, or `postgresql+psycopg://USER:PASSWORD@HOST/NAME`."""
     database_connections: Annotated[int, Field(ge=2)] = DATABASE_CONNECTIONS
     """Connections to Postgres that one process opens at most; all processes together must stay below its limit."""

@@ -39,6 +39,8 @@ def broker_fault(celery: Celery) -> str:
     Celery imports the broker's client with the first message, which is too late to report that it is missing.
     """
     name = mask(str(celery.conf.broker_url))
+    if "#" in str(celery.conf.broker_url):  # kombu drops what follows, and connects to another server
+        return "CONTRAFACT_BROKER_URL has a # in it; in a password, write %23"
     try:
         celery.connection_for_write().create_transport()
     except (ImportError, AttributeError) as error:  # kombu raises AttributeError if redis is not installed

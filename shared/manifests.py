@@ -35,6 +35,7 @@ LABEL_COLUMNS = ("label", "labels", "class", "class_name", "category", "target",
 PREDICTED = re.compile(
     r"pred(s|icted|iction|ictions)?([ _-].*)?|.*[ _-]pred(icted|iction)?|score|prob|probability|confidence"
 )
+_INDEX_COLUMNS = {"", "unnamed: 0"}  # of a table that pandas wrote with its index
 _TWO_WORDS = "predictionstring"  # a class, then the boxes of its objects
 SEVERAL = "label_columns"  # the member of a refusal of several columns of labels
 _DELIMITERS = ",;\t"
@@ -208,12 +209,13 @@ def _table(text: str) -> Manifest:
         header = [column.strip().lower() for column in cells]
         if len(cells) > 1 and _IMAGE_NAME.search(cells[0].strip()):
             return _of_rows(_list_rows(text, delimiter), "label")
-        columns = _columns(header)
+        named = [name for name in header if name not in _INDEX_COLUMNS]
+        columns = _columns(named)
         rows = _of_rows(_csv_rows(reader, header, columns), next((c for c in columns if columns[c] == "label"), ""))
     except csv.Error as error:
         raise Malformed(f"line {reader.line_num} of the manifest is not CSV: {error}") from error
     ours = "file" in header
-    return Manifest(rows.rows, rows.label_column, tuple(name for name in header if name not in columns), ours)
+    return Manifest(rows.rows, rows.label_column, tuple(name for name in named if name not in columns), ours)
 
 
 def _columns(header: Sequence[str]) -> dict[str, str]:
@@ -254,6 +256,8 @@ def _csv_rows(reader: Reader, header: Sequence[str], columns: Mapping[str, str])
             raise InvalidInput(f"line {reader.line_num} of the manifest has {len(cells)} columns, not {len(header)}")
         values: dict[str, object] = {}
         for column, cell in zip(header, cells, strict=True):
+            if columns.get(column) == "label" and "file" not in header:  # our own says every character
+                cell = cell.strip()
             if column in columns and (cell or columns[column] == "file"):
                 values[columns[column]] = cell.partition(" ")[0] if column == _TWO_WORDS else cell
         yield reader.line_num, _row(values, reader.line_num)
@@ -298,6 +302,8 @@ def _renamed(line: str, columns: Mapping[str, str]) -> str | dict[str, object]:
 def _of_rows(rows: Iterable[tuple[int, ManifestRow]], label_column: str) -> Manifest:
     by_file: dict[str, ManifestRow] = {}
     for number, row in rows:
+        if by_file.get(row.file) == row:  # annotators and joined tables repeat rows
+            continue
         if row.file in by_file:
             raise InvalidInput(f"line {number} of the manifest names {row.file!r} again; name each file once")
         by_file[row.file] = row

@@ -23,6 +23,12 @@ def store_at(
         return DirectoryStore(Path(name), url)
     if kind != "s3" or not name:
         raise ValueError(f"CONTRAFACT_OBJECT_STORE must be directory:PATH or s3:BUCKET: {place!r}")
+    endpoint = endpoint.rstrip("/")
+    if "/" in endpoint:
+        raise ValueError(
+            "CONTRAFACT_S3_ENDPOINT must be HOST or HOST:PORT, without http:// and without a path; "
+            "CONTRAFACT_S3_SECURE=true says https"
+        )
     try:
         from shared.s3_store import S3Store
     except ImportError as error:

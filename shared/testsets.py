@@ -49,6 +49,7 @@ _DECODED = ("png", "apng", "jpg", "jpeg", "jpe", "jfif", "pjpeg", "webp", "bmp",
 _OTHERS = ("gif", "heic", "heif", "jp2", "jxl", "psd", "ico", "ppm", "pgm", "tga", "exr", "dng", "cr2", "nef", "arw")
 IMAGE_SUFFIXES = frozenset((*_DECODED, *_OTHERS))
 NO_IMAGE = "no image"
+SPREADSHEET = "a spreadsheet; save it as CSV with the columns file and label"
 UNWANTED = "no labels, as the spec says"
 EQUAL = "equal to an image that is used"
 EQUAL_UNLIKE = "equal to an image with another label"
@@ -125,7 +126,7 @@ class TestSet:
         elif part == "class file" and len(data) <= MAX_CLASS_FILE_BYTES:
             self.class_files[name] = data
         else:
-            self.left_out[name] = NO_IMAGE
+            self.left_out[name] = why_no_image(name)
 
     def lines(self, used: int, labelled: int) -> list[str]:
         """One line each: what is used, what is left out and why, and where labels come from."""
@@ -137,6 +138,16 @@ class TestSet:
             *(f"{len(names):,} left out, {why}: {quote(names, _LISTED)}" for why, names in reasons.items()),
             *([self.labels_from] if self.labels_from else []),
         ]
+
+
+def is_spreadsheet(name: str) -> bool:
+    """Whether a file is a spreadsheet by its name; most are zips inside."""
+    return name.lower().endswith((".xlsx", ".xlsm", ".xls", ".ods", ".numbers"))
+
+
+def why_no_image(name: str) -> str:
+    """Why a file is left out that is neither image nor table."""
+    return SPREADSHEET if is_spreadsheet(name) else NO_IMAGE
 
 
 def label_images(

@@ -170,21 +170,28 @@ def _preparation(folder: Path, description: ModelDescription, whole: bool) -> tu
     )
 
 
-def _input(session: Any, layout: str, prepared: int) -> tuple[str, type[np.floating], int]:
-    """Name and type of the one input, and its fixed batch size (0: any). `prepared`: channels of the images for it."""
+def _input(session: Any, layout: str, prepared: Sequence[int]) -> tuple[str, type[np.floating], int]:
+    """Name and type of the one input, and its fixed batch size (0: any). `prepared`: the shape of a batch for it."""
     inputs = session.get_inputs()
     if len(inputs) != 1 or inputs[0].type not in _FLOATS or len(inputs[0].shape) != 4:
         actual = ", ".join(f"{item.name} {item.type} {item.shape}" for item in inputs)
         raise InvalidInput(f"the model must have one input, a batch of float pictures of 4 dimensions; it has {actual}")
-    batch, channels = inputs[0].shape[0], inputs[0].shape[1 if layout == "nchw" else 3]
-    if isinstance(channels, int) and channels != prepared:
+    place, sides = (1, (2, 3)) if layout == "nchw" else (3, (1, 2))
+    batch, channels = inputs[0].shape[0], inputs[0].shape[place]
+    if isinstance(channels, int) and channels != prepared[place]:
         remedy = {
             1: 'give its `preprocessing` with "channels": "grey"',
             3: 'give its `preprocessing` with "channels": "rgb" or "bgr"',
         }.get(channels, "check the layout in its `preprocessing`, or export a model that takes RGB or grey images")
         raise InvalidInput(
             f"the model's input {inputs[0].shape} has {channels} channels in layout {layout}, and its images have "
-            f"{prepared}; {remedy}"
+            f"{prepared[place]}; {remedy}"
+        )
+    taken, made = ([shape[side] for side in sides] for shape in (inputs[0].shape, prepared))
+    if any(isinstance(fixed, int) and fixed != size for fixed, size in zip(taken, made, strict=True)):
+        raise InvalidInput(
+            f"the model takes images of {taken[0]} × {taken[1]} pixels (height × width), and its preprocessing makes "
+            f"{made[0]} × {made[1]}; correct the height and width there"
         )
     return inputs[0].name, _FLOATS[inputs[0].type], batch if isinstance(batch, int) else 0
 

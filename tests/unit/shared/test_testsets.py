@@ -79,6 +79,9 @@ def test_a_class_folder_may_have_folders(names: list[str], labels: list[str | No
         ("s/metadata.csv", "file_name,label,text\nx/a.png,bus,one\nx/b.png,car,two\n", ["bus", "car"]),
         ("s/x/metadata.jsonl", '{"file_name": "a.png", "label": 1}\n{"file_name": "b.png"}', ["1", None]),
         ("s/labels.csv", "id;class\na;bus\nb;car\n", ["bus", "car"]),
+        ("s/labels.csv", ",file,label\n0,x/a.png,bus\n1,x/b.png,car\n", ["bus", "car"]),  # pandas' index
+        ("s/labels.csv", "filename, label\na.png, bus\na.png, bus\nb.png, car \n", ["bus", "car"]),
+        ("s/labels.xlsx", "PK", [None, None]),
         ("s/LOC_val_solution.csv", "ImageId,PredictionString\na,n01443537 1 2 3 4\n", ["n01443537", None]),
         ("s/val_annotations.txt", "a.png\tn01443537\t0\t32\t44\t62\n", ["n01443537", None]),
         ("s/val.txt", "a.png 65\nb.png 3\n", ["65", "3"]),

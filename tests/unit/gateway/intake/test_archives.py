@@ -101,6 +101,7 @@ def test_archives_in_archives_are_refused() -> None:
     for inner in (zipped(("a", b"x")), tarred(("a", b"x")), gzip.compress(b"x")):
         with pytest.raises(Malformed, match="another archive"):
             read(zipped(("inner.png", inner)))
+    assert read(zipped(("labels.xlsx", zipped(("a", b"x"))))), "a spreadsheet is left out, and was refused"
 
 
 @pytest.mark.parametrize("kind", ["stored", "deflated", "tar", "tgz"])
