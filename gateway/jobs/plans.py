@@ -20,10 +20,10 @@ from gateway.jobs.sequences import (
     repeated_images,
 )
 from gateway.methods import METHODS, JobMethod
-from gateway.methods.check_parameters import CheckParameters
 from gateway.methods.checks import CHECKS, LABEL, LIMITS, RECAPTION, RENDERED_CHECKS, effective_thresholds, factors_off
 from gateway.methods.controlled import ControlledParameters
 from gateway.methods.counterfactual import FACTORS, Thresholds
+from gateway.methods.validity import CheckParameters
 from shared.schemas.base import Kind
 from shared.schemas.designs import DesignKind
 from shared.schemas.jobs import ImageFailure
@@ -105,10 +105,15 @@ def checks_off(methods: Sequence[JobMethod], kind: Kind) -> dict[str, list[str]]
         if not isinstance(parameters, CheckParameters) or VALIDITY in effective_thresholds(method.thresholds):
             continue
         asked = [name for name in METHODS[method.name].checks if parameters.recaption or name != RECAPTION]
-        applying = [name for name in asked if CHECKS[name].applies_to(kind)]
+        applying = [name for name in asked if CHECKS[name].truth in _truths(kind)]
         if checks := _off(applying, {**LIMITS, **method.thresholds}):
             off[method.name] = checks
     return off
+
+
+def _truths(kind: Kind) -> tuple[str, str]:
+    """The ground truth that checks of a job of this kind may need."""
+    return "", "mask" if kind == "segmentation" else "class"
 
 
 def _off(checks: Sequence[str], thresholds: Thresholds) -> list[str]:
@@ -128,7 +133,7 @@ def _words(factors: Sequence[str]) -> str:
 
 def unchecked_methods(methods: Sequence[JobMethod], kind: Kind) -> list[str]:
     """The methods that render new images without any check that could reject one, even an image of noise."""
-    deciding = {VALIDITY, LABEL, *(name for name in RENDERED_CHECKS if CHECKS[name].applies_to(kind))}
+    deciding = {VALIDITY, LABEL, *(name for name in RENDERED_CHECKS if CHECKS[name].truth in _truths(kind))}
     return [
         method.name
         for method in methods

@@ -25,7 +25,7 @@ from gateway.jobs.model_choice import class_lists
 from gateway.jobs.plans import PlannedJob, describe_plan
 from gateway.jobs.rounds import planned_rounds
 from gateway.jobs.sequences import PlannedImage
-from gateway.methods.compose import Background
+from gateway.methods.counterfactual import Background
 from gateway.models_under_test import models
 from gateway.storage import images
 from shared.archives import is_archive

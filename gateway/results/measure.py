@@ -26,7 +26,8 @@ from gateway.jobs.sensitivity import PLANNED, Conditions, sensitivity_of
 from gateway.jobs.task_description import rename_masks
 from gateway.kinds import KINDS
 from gateway.methods import METHODS, JobMethod
-from gateway.methods.check_parameters import CheckParameters
+from gateway.methods.doses import DOSES
+from gateway.methods.validity import CheckParameters
 from gateway.results.cells import with_cells
 from gateway.results.class_colours import class_colours
 from gateway.results.confusion import class_confusion
@@ -209,12 +210,12 @@ def _figures_of_outcomes(
     rows: ModelRows, outcomes: Outcomes, all_rows: JobRows, method: str, seed: int
 ) -> dict[str, object]:
     """The fields of `ModelResults` that classifiers alone have."""
-    nested = None if method == "doses" else nested_differences(outcomes)  # doses of an edit are not its seeds
+    nested = None if method == DOSES else nested_differences(outcomes)  # doses of an edit are not its seeds
     cost = all_rows.methods[method].cost()
     return {
         "metrics": paper_metrics(outcomes, rows.originals, derive_seed(seed, "metrics")),
         "confusion": class_confusion(rows, outcomes),
-        "failure_points": failure_points(outcomes) if method == "corruptions" else [],
+        "failure_points": failure_points(outcomes) if METHODS[method].severities else [],
         "variance": None if nested is None else variance_components(nested, cost, derive_seed(seed, "variance")),
     }
 

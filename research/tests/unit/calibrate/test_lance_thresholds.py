@@ -55,7 +55,7 @@ def test_thresholds_for_edits_are_over_their_own_checks() -> None:
 
 
 def _scores(random: np.random.Generator, fault: str) -> dict[str, float]:
-    scores = {check: float(random.normal(0.5, 0.05)) for check in EDITED_CHECKS}
+    scores: dict[str, float] = {check: float(random.normal(0.5, 0.05)) for check in EDITED_CHECKS}
     if fault:
         scores[fault] -= 0.3
     return {**scores, "label_margin": 0.5}
