@@ -13,9 +13,11 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from shared.problems import validation_sentence
+from shared.schemas.base import Kind
 from shared.schemas.models import ModelSpec, Preprocessing
 
 DYNAMIC = -1
+DESCRIBED_KIND: Kind = "classification"
 
 
 class _Metadata(BaseModel):

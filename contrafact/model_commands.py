@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from contrafact import printing
 from contrafact.command_line import URL, Json, Key, Url, messages, open_client, print_output
-from contrafact.jatic import jatic_metadata_beside, jatic_spec
+from contrafact.jatic import DESCRIBED_KIND, jatic_metadata_beside, jatic_spec
 from contrafact.progress_display import show_upload
 from shared.class_names import read_class_names
 from shared.schemas.models import ModelSpec, is_model_file
@@ -133,7 +133,7 @@ def _files(paths: list[Path]) -> list[Path]:
 def _described(spec: ModelSpec, files: list[Path]) -> ModelSpec:
     """The spec of one ONNX file with what the metadata of JATIC_ONNX beside it say and the spec leaves open."""
     alone = len(files) == 1 and files[0].suffix.lower() == ".onnx"
-    if not alone or spec.preprocessing is not None or spec.kind != "classification":
+    if not alone or spec.preprocessing is not None or spec.kind != DESCRIBED_KIND:
         return spec
     metadata = jatic_metadata_beside(files[0])
     if metadata is None:

@@ -51,10 +51,10 @@ class Finding:
 class OutcomeVerdict:
     """What the cells of one model under test under one method show together, as the report says it.
 
-    `kind`: "weakness"; "not settled" (a suspected drop that no test established); "no weakness" (cells were tested, and
-    neither holds); "too few images"; "nothing compared" (no edit was accepted); "not testable" (the model is not right
-    on the originals; `sentence` says what to check). `effects`: the weaknesses, strongest first, or the suspected
-    drops, those that lost the most images first; empty for the other kinds.
+    `kind`: "weakness"; "not settled" (a suspected weakness, or a drop on too few images); "no weakness" (cells were
+    tested, and neither holds); "too few images"; "nothing compared" (no edit was accepted); "not testable" (the model
+    is not right on the originals; `sentence` says what to check). `effects`: the weaknesses, strongest first, or the
+    suspected drops, those that lost the most images first; empty for the other kinds.
     """
 
     model: str

@@ -12,6 +12,7 @@ from rich.text import Text
 from shared.schemas.effects import Cell, CellEffect
 from shared.schemas.findings import FindingView
 from shared.schemas.jobs import JobDetail, JobsPage, MethodsReply, ModelsListing, Progress
+from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.metrics import SegmentationMetrics
 from shared.schemas.own_images import OwnImagesView
 from shared.schemas.results import FAILURE_MODES, CounterfactualView, JobResults, ModelResults, PredictionView
@@ -190,7 +191,7 @@ def counterfactuals(views: Iterable[CounterfactualView]) -> RenderableType:
 
 
 def _prediction(view: PredictionView) -> str:
-    return view.predicted if view.segmentation is None else f"mIoU {percent(view.segmentation.mean_iou)}"
+    return view.predicted if view.map is None else f"mIoU {percent(view.scores.get(ALL_CLASSES))}"
 
 
 def reviews(views: Iterable[ReviewView]) -> RenderableType:

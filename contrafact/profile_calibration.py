@@ -14,6 +14,7 @@ from tomlkit.exceptions import TOMLKitError
 from tomlkit.items import Comment, Item, Key, Table, Whitespace
 
 from shared.profiles import ProfileError, load_profile, shipped_profiles
+from shared.schemas.base import DEFAULT_KIND
 from shared.schemas.calibration import (
     CheckErrorRates,
     ClassErrorRates,
@@ -56,7 +57,7 @@ def calibration_tables(
         table.add(tomlkit.comment(line))
     table["judged_by"], table["scorer"] = judged_by, calibration.scorer
     table["judged"] = sum(method.answered - method.undecided for method, _ in methods)
-    if calibration.kind != "classification":
+    if calibration.kind != DEFAULT_KIND:
         table["kind"] = calibration.kind
     for method, chosen in methods:
         _add_tables(table, method, chosen)

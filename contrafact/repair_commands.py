@@ -18,6 +18,7 @@ from contrafact.progress_display import show_progress
 from shared.repair_tables import arm_table, class_table
 from shared.schemas.models import ModelSpec
 from shared.schemas.repairs import ARMS, CellFigures, RepairRequest, RepairResult, RepairView
+from shared.wording import SCORE_WORDS
 
 SECONDS_BETWEEN_LOOKS = 1.0
 CELLS_SHOWN = 12
@@ -99,7 +100,7 @@ def delete(repair: RepairId, url: Url = URL, api_key: Key = "") -> None:
 
 def result_tables(result: RepairResult) -> RenderableType:
     """The result as tables and sentences: all arms on every set, and the cells that changed most."""
-    score = "accuracy" if result.metric == "accuracy" else "IoU"
+    score = SCORE_WORDS[result.metric].score
     tables: list[RenderableType] = [
         _table((f"{score} on held-out source images", "images of sources"), arm_table(result.sets))
     ]

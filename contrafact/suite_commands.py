@@ -26,7 +26,7 @@ from shared.markdown import plain, sentence, table
 from shared.schemas.comparisons import ComparisonChoice
 from shared.schemas.suites import MAX_DROP, CellComparison, Judgement, RunResults, RunView, SuiteFilters, SuiteRequest
 from shared.verdicts import is_suspected
-from shared.wording import class_in_words, interval, percent, points
+from shared.wording import SCORE_WORDS, class_in_words, interval, percent, points
 
 REVISION_CHARACTERS = 12
 MAX_ROWS = 150  # of the table: GitHub takes 65,536 characters in a comment
@@ -303,9 +303,8 @@ def gate_markdown(results: RunResults, suite: str) -> str:
         lines += [f"**Error:** {sentence(nothing_tested(results))}", ""]
     elif results.untestable or results.doubtful:
         lines += [sentence(f"{results.untestable} {results.doubtful}".strip()), ""]
-    head = ["cell", "method", "judgement", "accuracy", "against", "difference", "95 % interval", "images"]
-    if results.metric == "iou":
-        head[3] = "IoU"
+    score = SCORE_WORDS[results.metric].score
+    head = ["cell", "method", "judgement", score, "against", "difference", "95 % interval", "images"]
     cells = sorted(results.cells, key=lambda cell: ORDER.index(cell.judgement))
     lines += table(head, map(_row, cells[:MAX_ROWS]), numbers=5)
     if len(cells) > MAX_ROWS:
@@ -322,7 +321,7 @@ def _verdict(results: RunResults, suite: str) -> str:
         if drops:
             return f"❔ {settled}, but {drops}"
         if results.doubtful:
-            return f"❔ {settled}, but a model is in doubt"
+            return f"❔ {settled}, but it is in doubt"
         held = any(cell.judgement == "held" for cell in results.cells)
         return f"✅ {settled}" if held else f"❔ {settled}, but none is ruled out in any cell"
     count = len(results.breaches)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from contrafact.outcome import Outcome
+from shared.package import uninterrupted
 from shared.schemas.designs import ChosenValue
 from shared.schemas.jobs import JobDetail, MethodChoice
 from shared.schemas.models import Output, Preprocessing
@@ -114,7 +115,7 @@ def test(
     `contrafact.Problem` for a request that the system refuses, JobFailed, and ImportError where the system is missing.
     """
     try:
-        from embedded.library.run import run_test  # the client works without the system, whose import takes seconds
+        run_test = uninterrupted(_import_system)
     except ModuleNotFoundError as error:
         message = f"{error}: `test` runs the whole system: install `contrafact[embedded]`"
         raise ImportError(message, name=error.name) from error
@@ -140,6 +141,12 @@ def test(
         on_progress=on_progress,
     )
     return run_test(model, dataset, options)
+
+
+def _import_system() -> Callable[[object, object, InProcessOptions], Outcome]:
+    from embedded.library.run import run_test  # the client works without the system, whose import takes seconds
+
+    return run_test
 
 
 test.__test__ = False  # type: ignore[attr-defined]  # pytest would run it wherever a test module imports it

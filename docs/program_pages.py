@@ -111,7 +111,7 @@ def _settings() -> Iterator[str]:
     shared = ", ".join(f"`CONTRAFACT_{name.upper()}`" for name in TRAINER_SETTINGS)
     yield "`python -m evaluator_service.repair_worker` reads `CONTRAFACT_BROKER_URL`, the variables of the object"
     yield f"store, {shared}. `CONTRAFACT_CACHED_BYTES` (2147483648)"
-    yield "bounds the decoded images that it keeps between steps."
+    yield "bounds the decoded images that it keeps between steps (268435456 in an embedded system)."
 
 
 def _variables(settings: type[BaseSettings]) -> Iterator[str]:

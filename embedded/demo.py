@@ -31,6 +31,7 @@ from contrafact.client import Client
 from embedded.run import end_process, run_embedded
 from gateway.report.thumbnails import paint_png
 from shared.schemas.effects import CellEffect
+from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.results import CounterfactualView, JobResults, ModelOpinion, ModelResults, PredictionView
 from tinyworld.domain.names import add_domain
 from tinyworld.objects.demo import write_demo
@@ -163,10 +164,10 @@ def _draw(client: Client, view: CounterfactualView, results: ModelResults, effec
 
 def _paint(client: Client, digest: str, prediction: PredictionView | None, results: ModelResults) -> bytes:
     image = client.image(digest)
-    if prediction is None or prediction.segmentation is None or results.segmentation is None:
+    if prediction is None or prediction.map is None or results.segmentation is None:
         return image
     colours = [ImageColor.getrgb(colour)[:3] for colour in results.segmentation.colours]
-    return paint_png(image, client.image(prediction.segmentation.map), colours)
+    return paint_png(image, client.image(prediction.map), colours)
 
 
 def _verdict(
@@ -174,11 +175,8 @@ def _verdict(
 ) -> tuple[str, tuple[int, int, int]]:
     if prediction is None:
         return "", INK
-    if (segmentation := prediction.segmentation) is not None:
-        overlap = next(
-            (overlap_of_class.iou for overlap_of_class in segmentation.classes if overlap_of_class.name == label),
-            segmentation.mean_iou,
-        )
+    if prediction.map is not None:
+        overlap = prediction.scores.get(label or ALL_CLASSES, prediction.scores.get(ALL_CLASSES))
         if overlap is None:
             return "", INK
         return f"{label or 'all classes'}: IoU {overlap:.0%}", INK if overlap >= DETECTED else RED

@@ -23,7 +23,7 @@ import threading
 import warnings
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TextIO
@@ -56,6 +56,7 @@ from shared.celery_app import open_celery
 from shared.devices import unused_cuda
 from shared.logging import ROOT, JsonFormatter, mask
 from shared.package import module as own_module
+from shared.package import uninterrupted
 from shared.problem_replies import problem_reply
 from shared.problems import Forbidden, NotReady
 from shared.profiles import load_profile
@@ -118,6 +119,9 @@ def run_embedded(
         settings = gateway_settings(directory, profile, images_in_flight)
         engine = stack.enter_context(_engine(settings.database_url))  # first: if it fails, no thread loads weights
         if service_urls is None:
+            with suppress(ImportError):  # the services say so
+                # Before any thread computes: scipy asks a torch that another thread still imports for its Tensor.
+                uninterrupted(lambda: importlib.import_module("torch"))
             configured = _service_settings(profile, deterministic, gateway_port.base_url, directory, drain_seconds)
             service_urls = stack.enter_context(_model_services(configured, in_process, first_start))
         sessions = open_sessions(engine)

@@ -19,6 +19,8 @@ from shared.schemas.repairs import REPAIR, RepairLease
 from shared.storage import ObjectStore
 
 STOP_SECONDS = 30.0
+# Of decoded images. More hardly helps: an arm reads most images once or twice, and every arm is judged on all in turn.
+CACHED_BYTES = 256 * 1024**2
 
 logger = logging.getLogger("contrafact.trainer")
 
@@ -48,7 +50,10 @@ class TrainerThread:
     def _work(self) -> None:
         while (lease := self._leases.get()) is not None and not self._stopping.is_set():
             module = importlib.import_module(own_module("evaluator_service.repair_worker"))
+            settings = module.TrainerSettings()
+            most = settings.cached_bytes if "cached_bytes" in settings.model_fields_set else CACHED_BYTES
+            trainer = module.Trainer(self._store, self._profile, "auto", stopping=self._stopping, cached_bytes=most)
             try:
-                module.Trainer(self._store, self._profile, "auto", stopping=self._stopping).work(lease)
+                trainer.work(lease)
             except DependencyFailed as error:
                 logger.warning("repair %s is released: %s", lease.repair, error)

@@ -6,9 +6,10 @@ Alone: `CONTRAFACT_PROFILE=tiny uvicorn --factory evaluator_service.app:create_a
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from importlib.metadata import version
+from typing import TypeVar
 
 import torch
 import transformers
@@ -16,36 +17,21 @@ from fastapi import FastAPI
 
 from evaluator_service.model import EvaluatorModel
 from evaluator_service.models_under_test.in_process import InProcessModel
-from evaluator_service.models_under_test.onnx_models import onnx_provider
+from evaluator_service.models_under_test.kinds import KINDS
+from evaluator_service.models_under_test.onnx_file import onnx_provider
+from evaluator_service.models_under_test.sandbox import hide_process
 from shared.devices import Loading, choose_device, torch_service
-from shared.endpoints import MODELS, Services
+from shared.endpoints import MODELS, Endpoint, Services
 from shared.profile_evaluator import Evaluator
-from shared.schemas.evaluation import (
-    DomainReply,
-    DomainRequest,
-    EmbedReply,
-    EmbedRequest,
-    EmbedTextsReply,
-    EmbedTextsRequest,
-    ExamineReply,
-    ExamineRequest,
-    JudgeReply,
-    JudgeRequest,
-    ModelsReply,
-    PredictReply,
-    PredictRequest,
-    SegmentReply,
-    SegmentRequest,
-    ShapesReply,
-    ShapesRequest,
-    StructureReply,
-    StructureRequest,
-)
+from shared.schemas.base import Contract
+from shared.schemas.evaluation import ModelsReply
 from shared.service import ModelService
 from shared.service_settings import ServiceSettings
 from shared.turns import ComputeTurns
 
 CODE_REVISION = "4"  # increase it whenever the same request gives another reply under the same weights
+Body = TypeVar("Body", bound=Contract)
+Reply = TypeVar("Reply", bound=Contract)
 
 
 def load(loading: Loading[Evaluator], in_process: Mapping[str, InProcessModel] | None = None) -> EvaluatorModel:
@@ -60,8 +46,11 @@ def create_app(
 ) -> FastAPI:
     """Create the service with `settings` (default: from the environment); see `shared.service`.
 
+    Without settings, the process is the service's own: uploaded models cannot read the keys in its environment.
     `in_process` are further models under test, by name: objects of this process.
     """
+    if settings is None:
+        hide_process()
     service_settings = settings or ServiceSettings()
     provider = onnx_provider(choose_device(torch, service_settings.device))
     elsewhere = "" if provider.startswith("CPU") else f" {provider}"
@@ -83,45 +72,23 @@ def create_app(
 
 
 def _add_endpoints(service: ModelService[EvaluatorModel]) -> None:
-    @service.post(Services.predict)
-    async def predictions(request: PredictRequest, deadline: float) -> PredictReply:
-        return await service.model.predict(request, deadline)
+    def add(endpoint: Endpoint[Body, Reply], answer: Callable[[EvaluatorModel, Body, float], Awaitable[Reply]]) -> None:
+        async def respond(request: Body, deadline: float) -> Reply:
+            return await answer(service.model, request, deadline)
 
-    @service.post(Services.segment)
-    async def segmentations(request: SegmentRequest, deadline: float) -> SegmentReply:
-        return await service.model.segment(request, deadline)
+        respond.__name__ = endpoint.path.rpartition("/")[2].replace("-", "_")
+        service.post(endpoint)(respond)
 
-    @service.post(Services.examine)
-    async def examinations(request: ExamineRequest, deadline: float) -> ExamineReply:
-        return await service.model.examine(request, deadline)
-
-    @service.post(Services.embed)
-    async def embeddings(request: EmbedRequest, deadline: float) -> EmbedReply:
-        return await service.model.embed(request, deadline)
-
-    @service.post(Services.second_embed)
-    async def second_embeddings(request: EmbedRequest, deadline: float) -> EmbedReply:
-        return await service.model.second_embed(request, deadline)
-
-    @service.post(Services.domain)
-    async def domain(request: DomainRequest, deadline: float) -> DomainReply:
-        return await service.model.domain(request, deadline)
-
-    @service.post(Services.embed_texts)
-    async def text_embeddings(request: EmbedTextsRequest, deadline: float) -> EmbedTextsReply:
-        return await service.model.embed_texts(request, deadline)
-
-    @service.post(Services.structure)
-    async def structure(request: StructureRequest, deadline: float) -> StructureReply:
-        return await service.model.structure(request)
-
-    @service.post(Services.shapes)
-    async def shapes(request: ShapesRequest, deadline: float) -> ShapesReply:
-        return await service.model.shapes(request, deadline)
-
-    @service.post(Services.judge)
-    async def judgements(request: JudgeRequest, deadline: float) -> JudgeReply:
-        return await service.model.judge(request, deadline)
+    for kind in KINDS.values():
+        add(kind.endpoint, partial(EvaluatorModel.predict, kind=kind))
+    add(Services.examine, EvaluatorModel.examine)
+    add(Services.embed, EvaluatorModel.embed)
+    add(Services.second_embed, EvaluatorModel.second_embed)
+    add(Services.domain, EvaluatorModel.domain)
+    add(Services.embed_texts, EvaluatorModel.embed_texts)
+    add(Services.structure, EvaluatorModel.structure)
+    add(Services.shapes, EvaluatorModel.shapes)
+    add(Services.judge, EvaluatorModel.judge)
 
     @service.get(MODELS)
     async def models() -> ModelsReply:

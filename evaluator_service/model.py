@@ -21,12 +21,14 @@ replaced better than the uncorrected share or its F-measure do.
 from __future__ import annotations
 
 import asyncio
+import base64
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import cv2
 import numpy as np
@@ -34,24 +36,25 @@ import torch
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
-from evaluator_service.judge import RemoteJudge
-from evaluator_service.models_under_test.endpoint import EndpointClassifier, EndpointSegmenter
+from evaluator_service.models_under_test.endpoint import EndpointModel
 from evaluator_service.models_under_test.in_process import InProcessModel
+from evaluator_service.models_under_test.kinds import KINDS, LoadedModel, ModelKind
+from evaluator_service.models_under_test.kinds.segmentation import ImageSegmenter
+from evaluator_service.models_under_test.loading import load_alias
 from evaluator_service.models_under_test.messages import Limits, default_memory_mib
-from evaluator_service.models_under_test.outputs import NOT_FINITE
+from evaluator_service.models_under_test.outputs import finite
 from evaluator_service.models_under_test.quarantine import Quarantine
-from evaluator_service.models_under_test.segmentation import ImageSegmenter
-from evaluator_service.models_under_test.tested import ModelsUnderTest
 from evaluator_service.models_under_test.uploads import RunningModel, UploadedModels
 from evaluator_service.shapes import shapes_reply
 from evaluator_service.similarity import Scorer, TextEmbedder
+from shared.chunks import chunks
 from shared.devices import info_in_tf32, plain_float_32, tensor_float_32
-from shared.images import Pixels, decode, encode
+from shared.images import Pixels, decode
 from shared.load_progress import reading
 from shared.memory_limit import container_memory
-from shared.problems import DeadlineExceeded, InvalidInput, NotFinite, OutOfMemory
-from shared.profile_evaluator import Evaluator
-from shared.schemas.base import ImagePayload
+from shared.problems import DeadlineExceeded, InvalidInput, NotFinite, NotFound, OutOfMemory
+from shared.profile_evaluator import Evaluator, ModelEndpoint, ModelUnderTest
+from shared.schemas.base import Contract, ImagePayload
 from shared.schemas.evaluation import (
     DomainReply,
     DomainRequest,
@@ -63,11 +66,9 @@ from shared.schemas.evaluation import (
     ExamineRequest,
     JudgeReply,
     JudgeRequest,
+    ModelRequest,
     ModelsReply,
-    PredictReply,
-    PredictRequest,
-    SegmentReply,
-    SegmentRequest,
+    ModelUnderTestInfo,
     ShapesOutcome,
     ShapesReply,
     ShapesRequest,
@@ -77,6 +78,12 @@ from shared.schemas.evaluation import (
 from shared.schemas.service import WeightsInfo
 from shared.service import MakeBatcher
 from shared.service_settings import ServiceSettings
+from shared.weights import Server
+
+if TYPE_CHECKING:
+    from openai.types.chat import ChatCompletionUserMessageParam
+
+    from shared.chat_server import ChatServer
 
 # By default cv2 starts a thread per core, though an image takes less than a millisecond.
 cv2.setNumThreads(1)
@@ -88,8 +95,11 @@ IMAGE_THRESHOLDS = (30, 80)
 EDGES_EVERYWHERE = 0.98  # from this share of pixels near an edge, an image is noise and would agree with anything
 MASK_MARGIN = 0.025  # in shares of the short side; an outline lies on the border of its mask
 MOST = 4096
+_INSTRUCTION = "{} Answer with one word: yes or no."
 
 Row = list[float]
+Reply = TypeVar("Reply", bound=Contract)
+Tested = LoadedModel | EndpointModel | RunningModel
 Compute = Callable[[Sequence[str], float], Awaitable[list[Row]]]
 
 
@@ -146,6 +156,75 @@ class KnownTexts:
         self._cached |= rows
 
 
+class ModelsUnderTest:
+    """Models by alias of the profile or by digest; `listed` and `weights` describe the operator's models."""
+
+    def __init__(
+        self, profile: Evaluator, device: str, uploads: UploadedModels, in_process: Mapping[str, InProcessModel]
+    ) -> None:
+        """Load the operator's models onto `device` (torch's name). `in_process` are objects, by name.
+
+        Raises ValueError if an object has the name of an operator's model.
+        """
+        if taken := sorted(set(in_process) & set(profile.aliases)):
+            raise ValueError(f"the profile has a model under test {taken[0]!r}; choose another name")
+        self._named: dict[str, Tested] = {
+            **{name: _load(model, device) for name, model in profile.models_under_test.items()},
+            **{name: EndpointModel(endpoint) for name, endpoint in profile.endpoints.items()},
+        }
+        self._named.update(in_process)
+        self._uploads = uploads
+        aliases: dict[str, ModelUnderTest | ModelEndpoint | InProcessModel] = {
+            **profile.models_under_test,
+            **profile.endpoints,
+            **in_process,
+        }
+        infos = {name: model.info(f"under test: {name}") for name, model in aliases.items()}
+        self.weights: list[WeightsInfo] = list(infos.values())
+        self.listed = [
+            ModelUnderTestInfo(
+                name=name,
+                kind=self._named[name].kind,
+                classes=self._named[name].classes,
+                weights=infos[name].id,
+                revision=infos[name].revision,
+                licence=model.licence,
+                description=model.description,
+            )
+            for name, model in aliases.items()
+        ]
+
+    @asynccontextmanager
+    async def using(self, kind: ModelKind[Any], request: ModelRequest) -> AsyncIterator[Tested]:
+        """The model of a request. Raises NotFound for an unknown alias, InvalidInput for a model of another kind."""
+        async with self._model(request) as model:
+            if model.kind != kind.name:
+                other = KINDS[model.kind]
+                raise InvalidInput(f"{request.model!r} is a {other.noun}; send it to {other.endpoint.path}")
+            yield model
+
+    async def examine(self, request: ExamineRequest, deadline: float) -> ExamineReply:
+        """Kind and classes of an upload. Raises InvalidInput if it cannot be used."""
+        model = await self._uploads.examine(request.upload, request.largest_side, deadline)
+        return ExamineReply(kind=model.kind, classes=model.classes)
+
+    @asynccontextmanager
+    async def _model(self, request: ModelRequest) -> AsyncIterator[Tested]:
+        if request.upload is not None:
+            async with self._uploads.using(request.upload) as model:
+                yield model
+        elif request.model in self._named:
+            yield self._named[request.model]
+        else:
+            aliases = ", ".join(sorted(self._named)) or "none"
+            raise NotFound(f"no model under test is named {request.model!r}; this profile has: {aliases}")
+
+
+def _load(model: ModelUnderTest, device: str) -> LoadedModel:
+    with reading(model):
+        return load_alias(model, device=device)
+
+
 WINDOWS = 4  # the number of requests for new texts that fill the queue
 
 
@@ -153,7 +232,7 @@ WINDOWS = 4  # the number of requests for new texts that fill the queue
 class BatchKey:
     """Items with equal keys share a batch: the same kind of network, and the same network if there are several."""
 
-    kind: Literal["classifier", "segmenter", "image embedding", "text embedding", "sentence embedding", "domain"]
+    kind: Literal["model under test", "segmenter", "image embedding", "text embedding", "sentence embedding", "domain"]
     network: Any = None
     length: int = 0  # of padded sentences, in tokens
 
@@ -198,33 +277,22 @@ class EvaluatorModel:
         self._second_texts = KnownTexts(partial(self._embed_new_texts, self._second), window)
         self._sentences = KnownTexts(self._embed_new_sentences, window)
 
-    async def predict(self, request: PredictRequest, deadline: float) -> PredictReply:
-        """Class probabilities of one model under test; raises NotFound for an unknown alias."""
-        async with self._tested.classifier(request) as network:
-            if isinstance(network, EndpointClassifier):
-                rows = await network.probabilities([image.png for image in request.images], deadline)
-                return PredictReply(classes=network.classes, probabilities=rows)
-            images = await _decode(request.images)
-            if isinstance(network, RunningModel):
-                rows = [row.tolist() for row in await network.outputs(images, deadline)]
-            else:
-                rows = await self._batcher.submit_all(images, key=BatchKey("classifier", network), deadline=deadline)
-            return PredictReply(classes=network.classes, probabilities=rows)
+    async def predict(self, request: ModelRequest, deadline: float, *, kind: ModelKind[Reply]) -> Reply:
+        """The predictions of one model under test of a kind.
 
-    async def segment(self, request: SegmentRequest, deadline: float) -> SegmentReply:
-        """Label maps of one segmenter under test; raises as `predict` does."""
-        async with self._tested.segmenter(request) as network:
-            if isinstance(network, EndpointSegmenter):
-                maps = await network.label_maps([image.png for image in request.images], deadline)
+        Raises NotFound for an unknown alias, InvalidInput for a model of another kind.
+        """
+        async with self._tested.using(kind, request) as model:
+            if isinstance(model, EndpointModel):
+                answers = await model.outputs([image.png for image in request.images], deadline)
             else:
                 images = await _decode(request.images)
-                if isinstance(network, RunningModel):
-                    maps = await network.outputs(images, deadline)
+                if isinstance(model, RunningModel):
+                    answers = await model.outputs(images, deadline)
                 else:
-                    key = BatchKey("segmenter", network)
-                    maps = await self._batcher.submit_all(images, key=key, deadline=deadline)
-        pngs = await asyncio.to_thread(lambda: [encode(label_map) for label_map in maps])
-        return SegmentReply(classes=network.classes, maps=[ImagePayload(png=png) for png in pngs])
+                    key = BatchKey("model under test", model)
+                    answers = await self._batcher.submit_all(images, key=key, deadline=deadline)
+        return await asyncio.to_thread(kind.reply, model.classes, answers)
 
     async def examine(self, request: ExamineRequest, deadline: float) -> ExamineReply:
         """Kind and classes of an uploaded model; raises InvalidInput if it cannot be used."""
@@ -266,7 +334,7 @@ class EvaluatorModel:
             raise InvalidInput("this profile has no text embedder; name one as [evaluator.text_embedder]")
         return EmbedTextsReply(texts=await self._sentences.embeddings(request.texts, deadline))
 
-    async def structure(self, request: StructureRequest) -> StructureReply:
+    async def structure(self, request: StructureRequest, deadline: float) -> StructureReply:
         """Structure agreement of each image with the source; raises InvalidInput if sizes differ."""
         return await asyncio.to_thread(_agreements, request)
 
@@ -306,17 +374,14 @@ class EvaluatorModel:
         texts = [item for item in items if isinstance(item, str)]
         sentences = [item for item in items if isinstance(item, tuple)]
         images = [item for item in items if not isinstance(item, str | tuple)]
-        plain = key.kind in ("classifier", "sentence embedding")
-        plain |= key.kind == "segmenter" and key.network is not self._segmenter
+        plain = key.kind in ("model under test", "sentence embedding")
         try:
             with (plain_float_32 if plain else tensor_float_32)(torch, self.device):
-                if key.kind == "segmenter":
-                    return list(key.network.label_maps(images))
+                if key.kind in ("model under test", "segmenter"):
+                    return finite(key.network.run(images))
                 if key.kind == "domain":
                     return list(key.network.log_odds(images))
-                if key.kind == "classifier":
-                    rows = key.network.probabilities(images)
-                elif key.kind == "sentence embedding":
+                if key.kind == "sentence embedding":
                     assert self._text_embedder is not None
                     rows = self._text_embedder.embed(sentences, key.length)
                 else:
@@ -356,8 +421,6 @@ def _limits(settings: ServiceSettings, device: str, max_batch: int) -> Limits:
 
 def _values(kind: str, row: Sequence[float] | NDArray[np.float64]) -> list[float] | NotFinite:
     if not np.isfinite(row).all():
-        if kind == "classifier":
-            return NotFinite(NOT_FINITE)
         return NotFinite(f"the {kind} has NaN or infinity; set CONTRAFACT_DTYPE to float32 or bfloat16")
     return [float(value) for value in row]
 
@@ -411,6 +474,45 @@ class DomainJudge:
     def log_odds(self, images: Sequence[Pixels]) -> NDArray[np.float64]:
         """The log odds of each image to be outside the domain."""
         return self._discriminant.log_odds(self._scorer.layer_statistics(images))
+
+
+class RemoteJudge:
+    """Sends one request per image and question, several concurrently; the server batches them."""
+
+    def __init__(self, server: ChatServer) -> None:
+        self._server = server
+
+    @classmethod
+    def connect(cls, server: Server) -> RemoteJudge:
+        """A judge behind `server`. Raises ValueError if the environment lacks its key."""
+        from shared.chat_server import ChatServer  # a slow import that only a profile with a judge needs
+
+        return cls(ChatServer(server))
+
+    async def judge(self, request: JudgeRequest, deadline: float) -> JudgeReply:
+        """P(yes) of every question on every image; raises what `ChatServer.yes` raises."""
+        tasks = [
+            asyncio.ensure_future(self._yes(image, question, deadline))
+            for image in request.images
+            for question in request.questions
+        ]
+        try:
+            answers = list(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:
+                task.cancel()
+        return JudgeReply(yes=list(chunks(answers, len(request.questions))))
+
+    async def _yes(self, image: ImagePayload, question: str, deadline: float) -> float:
+        url = "data:image/png;base64," + base64.b64encode(image.png).decode()
+        message: ChatCompletionUserMessageParam = {
+            "role": "user",
+            "content": [
+                {"type": "image_url", "image_url": {"url": url}},
+                {"type": "text", "text": _INSTRUCTION.format(question)},
+            ],
+        }
+        return await self._server.yes([message], deadline)
 
 
 def agreement(source: Pixels, image: Pixels, mask: Pixels | None = None) -> float:

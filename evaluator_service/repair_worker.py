@@ -40,9 +40,10 @@ from prometheus_client import CollectorRegistry
 from pydantic import Field, SecretStr
 from pydantic_settings import SettingsConfigDict
 
+from evaluator_service.models_under_test.kinds import KINDS
+from evaluator_service.models_under_test.trainable import Trainable, TrainingExample
 from evaluator_service.models_under_test.uploads import unpack
 from evaluator_service.retraining import ArmDataset, copy_weights, pack, train, unpack_checkpoint
-from evaluator_service.trainable import TRAINABLES, Trainable, TrainingExample
 from shared import logging as json_logging
 from shared.celery_app import broker_fault, open_celery
 from shared.device_errors import is_device_failure
@@ -233,7 +234,8 @@ class _Repair:
         order = self._order
         classes = order.classes or sorted({example.label for example in [*order.originals, *order.judged]})
         with LOADING:
-            trainable = TRAINABLES[order.kind](self._weights(profile), classes, device=choose_device(torch, device))
+            device = choose_device(torch, device)
+            trainable = KINDS[order.kind].trainable(self._weights(profile), classes, device=device)
         start = copy_weights(trainable.model)
         judgements: dict[Arm, Judgement] = {"before": self._evaluate("before", trainable)}
         for number, arm in enumerate(TRAINED):

@@ -25,7 +25,7 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 from transformers.utils.logging import disable_progress_bar
 
 from evaluator_service.models_under_test.hub import load_hub_model
-from evaluator_service.trainable import Trainable, TrainingExample
+from evaluator_service.models_under_test.trainable import Trainable, TrainingExample
 from shared.label_maps import VOID
 from shared.schemas.repairs import Example, RepairOrder, RepairParameters, TrainedArm
 from shared.seeds import derive_seed

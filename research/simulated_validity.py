@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.analysis.certainty import LEVEL, mean_interval
+from gateway.analysis.effects import Differences
 from gateway.analysis.limits import BEYOND
 from gateway.analysis.validity import Screened, among_valid, breakdown_point
 from shared.schemas.effects import CheckErrors
@@ -84,7 +85,9 @@ def simulate_contaminated(setting: Contaminated, seed: int) -> EffectOutcome:
         invalid=setting.calibrated,
         invalid_accepted=int(random.binomial(setting.calibrated, setting.let_through)),
     )
-    effect = among_valid(correct, LEVEL, errors, Screened(source, accepted), seed)
+    units = np.arange(len(correct))
+    differences = Differences(units, correct, np.full(len(correct), np.nan), len(place))
+    effect = among_valid(differences, LEVEL, errors, Screened(source, accepted), seed)
     truth = -setting.drop
     share = setting.valid * (1 - setting.refused)
     share /= share + (1 - setting.valid) * setting.let_through

@@ -9,7 +9,7 @@ from typing import Annotated, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from shared.schemas.base import KIND, Kind
-from shared.schemas.masks import MAX_MASK_CLASSES
+from shared.schemas.masks import MASKED, MAX_MASK_CLASSES
 from shared.schemas.service import WeightsInfo
 from shared.seeds import derive_digest
 from shared.weights import REPOSITORY, MaxBatch, Section, Server, Weights
@@ -52,7 +52,7 @@ class ModelEndpoint(Section):
             raise ValueError(
                 "classes names a class more than once; name each once, in the order of the model's outputs"
             )
-        if self.kind == "segmentation" and len(self.classes) > MAX_MASK_CLASSES:
+        if self.kind in MASKED and len(self.classes) > MAX_MASK_CLASSES:
             raise ValueError(f"a segmenter has up to {MAX_MASK_CLASSES} classes; name those that your masks have")
         return self
 

@@ -10,6 +10,7 @@ from typing import Literal
 from shared.schemas.effects import BEYOND, LEAST_SOURCES, CellEffect, Interval, Metric
 from shared.schemas.results import JobResults, ModelResults
 from shared.wording import (
+    SCORE_WORDS,
     change_in_words,
     class_in_words,
     interval,
@@ -26,7 +27,8 @@ VerdictKind = Literal["weakness", "not settled", "no weakness", "nothing compare
 class ModelVerdict:
     """What the cells of one model under test under one method show together.
 
-    `weakness`: a cell is a weakness. `not settled`: none is, and a cell has a suspected drop. `no weakness`: cells
+    `weakness`: a cell is a weakness. `not settled`: none is, and a cell is a suspected one, or has a drop that
+    `is_suspected`. `no weakness`: cells
     were tested, and neither holds. `nothing compared`: no edit was accepted. `too few images`: no cell could be tested,
     and none has a suspected drop. `not testable`: the model is not right on the originals, or nothing else was found
     and it is not shown to be; `originals` says why.
@@ -60,14 +62,14 @@ def is_suspected(difference: float, interval: Interval | None, n: int, margin: f
 
 
 def suspected_drops(of: ModelResults) -> list[CellEffect]:
-    """The cells without a finding whose drop `is_suspected`."""
-    return [
-        effect
-        for effect in of.cells
-        if effect.standing in ("nothing found", "too few images")
-        and effect.delta_accuracy < 0
-        and is_suspected(effect.delta_accuracy, effect.interval, effect.groups or effect.sources)
-    ]
+    """The suspected weaknesses, and the other cells without a finding whose drop `is_suspected`."""
+    return [effect for effect in of.cells if effect.standing == "suspected weakness" or _is_open(effect)]
+
+
+def _is_open(effect: CellEffect) -> bool:
+    if effect.standing not in ("nothing found", "too few images") or effect.delta_accuracy >= 0:
+        return False
+    return is_suspected(effect.delta_accuracy, effect.interval, effect.groups or effect.sources)
 
 
 def verdict_of(results: JobResults, of: ModelResults) -> ModelVerdict:
@@ -140,7 +142,9 @@ def verdict_sentence(verdict: ModelVerdict, metric: Metric = "accuracy") -> str:
     if verdict.kind == "weakness":
         count, first = len(verdict.weaknesses), verdict.weaknesses[0].cell
         weaknesses = f"{count} weakness{'' if count == 1 else 'es'}, first"
-        return f"{weaknesses}: {class_in_words(first, '`')} {change_in_words(first)}."
+        suspected = sum(effect.standing == "suspected weakness" for effect in verdict.tested)
+        more = f" {suspected} more suspected." if suspected else ""
+        return f"{weaknesses}: {class_in_words(first, '`')} {change_in_words(first)}.{more}"
     if verdict.kind == "no weakness":
         return f"No weakness found {lowest_effect_sentence(verdict, metric)}"
     untested = "Nothing was compared." if verdict.kind == "nothing compared" else _too_few_sentence(verdict)
@@ -161,7 +165,7 @@ def _too_few_sentence(verdict: ModelVerdict) -> str:
 def lowest_effect_sentence(verdict: ModelVerdict, metric: Metric = "accuracy") -> str:
     """ "in 12 tested cells. Lowest effect: −4 points, 95 % interval −9 to +1, not significant."."""
     lowest = min(verdict.tested, key=lambda effect: effect.delta_accuracy)
-    limits, unit = lowest.interval, "points of IoU" if metric == "iou" else "points"
+    limits, unit = lowest.interval, SCORE_WORDS[metric].unit
     judged = ""
     if limits is not None and limits.low <= 0 <= limits.high:
         judged = ", not significant"
@@ -179,17 +183,21 @@ def not_settled_sentence(verdict: ModelVerdict, metric: Metric = "accuracy") -> 
 
 
 def open_cells_sentence(verdict: ModelVerdict) -> str:
-    """ "2 of 10 tested cells dropped, not significant. 3 of 13 cells have too few images to test, 1 of them with …".
+    """ "2 of 10 tested cells are suspected weaknesses. 1 of 10 tested cells dropped, not significant. 3 of 13 cells …".
 
-    The first sentence is left out if no tested cell dropped, the second one if all cells were tested.
+    Each sentence is left out if it is of no cell. The last: "3 of 13 cells have too few images to test, 1 of them …".
     """
-    dropped = sum(effect.standing != "too few images" for effect in verdict.unsettled)
-    sentences = []
+    suspected = sum(effect.standing == "suspected weakness" for effect in verdict.unsettled)
+    dropped = sum(effect.standing == "nothing found" for effect in verdict.unsettled)
+    of_tested, sentences = f"of {_cells(len(verdict.tested), 'tested ')}", []
+    if suspected:
+        are = "is a suspected weakness" if suspected == 1 else "are suspected weaknesses"
+        sentences.append(f"{suspected} {of_tested} {are}.")
     if dropped:
-        sentences.append(f"{dropped} of {_cells(len(verdict.tested), 'tested ')} dropped, not significant.")
+        sentences.append(f"{dropped} {of_tested} dropped, not significant.")
     if verdict.untested:
         have = "has" if len(verdict.untested) == 1 else "have"
-        drops = len(verdict.unsettled) - dropped
+        drops = len(verdict.unsettled) - suspected - dropped
         sentences.append(
             f"{len(verdict.untested)} of {_cells(len(verdict.tested) + len(verdict.untested))} {have} too few images "
             f"to test, {drops} of them with {'a drop' if drops == 1 else 'drops'} beyond 5 points."

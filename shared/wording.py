@@ -4,13 +4,45 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
-from shared.schemas.effects import Cell, CellEffect, Estimate, Interval, Metric, Rate
+from shared.schemas.effects import BEYOND, Cell, CellEffect, Estimate, Interval, Metric, Rate
 from shared.schemas.masks import ALL_CLASSES
-from shared.schemas.results import Funnel, JobResults, MethodReviews
+from shared.schemas.results import Funnel, JobResults, MethodReviews, Relation
 
 NO_FINDING = "No finding: no effect is both significant (Benjamini-Hochberg at 5 %) and beyond 5 points."
 NO_PAIR_COUNTS = "No pair of images counts, so nothing was compared."
+
+
+class ScoreWords(NamedTuple):
+    """What is said of the scores of a metric.
+
+    `unit` of an effect, `share`: "83 % right", `effect` in the head of a table, and the verbs for a worse and for a
+    better model, with ground truth (`labelled`) and without.
+    """
+
+    score: str
+    share: str
+    unit: str
+    effect: str
+    labelled: tuple[str, str]
+    metamorphic: tuple[str, str]
+
+    def verbs(self, relation: Relation) -> tuple[str, str]:
+        """The verbs for a worse and for a better model."""
+        return self.labelled if relation == "labelled" else self.metamorphic
+
+
+SCORE_WORDS: Mapping[Metric, ScoreWords] = {
+    "accuracy": ScoreWords(
+        "accuracy", "right", "points", "Δacc",
+        ("fails", "is recognised better"), ("is not recognised again", "is kept more often"),
+    ),
+    "iou": ScoreWords(
+        "IoU", "IoU", "points of IoU", "ΔIoU",
+        ("is segmented worse", "is segmented better"), ("is lost", "is kept more often"),
+    ),
+}  # fmt: skip
 
 
 def counts_pairs(results: JobResults) -> bool:
@@ -75,13 +107,16 @@ def change_in_words(cell: Cell) -> str:
 def open_effect_sentence(effect: CellEffect, metric: Metric = "accuracy") -> str:
     """A drop that is no finding: "`bus` with weather changed to night: −100 points on 8 images; about 4 more …".
 
-    That of a tested cell: "…: −50 points on 16 images, 95 % interval −78 to −12, not significant; about 6 more …".
+    That of a tested cell: "…: −50 points on 16 images, 95 % interval −78 to −12, not significant; about 6 more …", or
+    of a suspected weakness "…, not surely beyond 5 points; about …".
     """
-    unit = "points of IoU" if metric == "iou" else "points"
+    unit = SCORE_WORDS[metric].unit
     change = f"{class_in_words(effect.cell, '`')} {change_in_words(effect.cell)}"
     sentence = f"{change}: {points(effect.delta_accuracy)} {unit} on {effect.sources} {_images(effect.sources)}"
     if effect.interval is not None:
-        sentence += f", 95 % interval {interval(effect.interval)}, not significant"
+        sentence += f", 95 % interval {interval(effect.interval)}"
+        suspected = effect.standing == "suspected weakness"
+        sentence += f", not surely beyond {round(100 * BEYOND)} points" if suspected else ", not significant"
     more = more_images(effect)
     return f"{sentence}; {more} would settle an effect of this size" if more else sentence
 
@@ -117,6 +152,15 @@ def percent(share: float | None) -> str:
 def tenths(share: float | None) -> str:
     """0.983 → "98.3%", for columns of tables; "–" for None."""
     return "–" if share is None else f"{share:.1%}"
+
+
+def at_least(effect: CellEffect) -> str:
+    """What is surely lost or gained in a finding: "at least 31 points lost"; "" for other cells."""
+    limits = effect.selected_interval
+    if limits is None:
+        return ""
+    lost = effect.standing == "weakness"
+    return f"at least {round(100 * (-limits.high if lost else limits.low))} points {'lost' if lost else 'gained'}"
 
 
 def interval(value: Interval | None) -> str:

@@ -29,6 +29,7 @@ from embedded.library.datasets import ImageSet, index_names, is_maite
 from embedded.library.images import first_pixels
 from evaluator_service.models_under_test.hub import names_by_index, own_names
 from evaluator_service.models_under_test.in_process import InProcessModel
+from evaluator_service.models_under_test.kinds.classification import CLASSIFICATION, refuse_other_rows
 from evaluator_service.models_under_test.outputs import NamedOutputs, output_of, softmax
 from shared.images import Pixels
 from shared.problems import InvalidInput
@@ -127,12 +128,18 @@ def fetched_folder(hub_id: str) -> Path:
 
 
 def _in_process(names: list[str], predict: Callable[[Sequence[Pixels]], NDArray[np.float64]]) -> InProcessModel:
-    """The model under a revision of its own: its weights may change from call to call, so no prediction is reused.
+    """The classifier under a revision of its own: its weights may change from call to call, so no prediction is reused.
 
     `names` are those of the outputs of `predict`; outputs of one name are one class.
     """
     outputs = NamedOutputs(len(names), None, names)
-    return InProcessModel(outputs.classes, lambda images: outputs.merge(predict(images)), revision=uuid.uuid4().hex)
+
+    def rows(images: Sequence[Pixels]) -> NDArray[np.float64]:
+        merged = np.asarray(outputs.merge(predict(images)), np.float64)
+        refuse_other_rows(merged, len(images), len(outputs.classes))
+        return merged
+
+    return InProcessModel(CLASSIFICATION.name, outputs.classes, rows, revision=uuid.uuid4().hex)
 
 
 def _class_names(options: InProcessOptions, known_names: Sequence[str] | None) -> list[str]:

@@ -22,7 +22,7 @@ from embedded.library.datasets import ImageSet, read_dataset
 from embedded.library.images import UNUSABLE, first_pixels, named_problem, png_of, read_image
 from embedded.library.models import Alias, Upload, own_classes, prepare_model
 from embedded.run import LOG, Embedded, quiet_libraries, run_embedded
-from evaluator_service.models_under_test.in_process import InProcessModel, refuse_other_rows
+from evaluator_service.models_under_test.in_process import InProcessModel
 from shared.endpoints import INFO
 from shared.problems import NotReady, Problem, from_reply
 from shared.schemas.jobs import JobDetail, JobRequest, ManifestImage, MethodChoice, MethodInfo
@@ -59,7 +59,7 @@ def _run_test(model: object, dataset: object, options: InProcessOptions) -> Outc
     first = first_pixels(images)
     subject = prepare_model(model, images, options)
     if isinstance(subject, InProcessModel):  # its own errors are raised here rather than fail every image
-        refuse_other_rows(subject.predict([first]), 1, len(subject.classes))
+        subject.predict([first])
     objects = {options.name: subject} if isinstance(subject, InProcessModel) else {}
     with (
         run_embedded(

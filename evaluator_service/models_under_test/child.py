@@ -1,4 +1,4 @@
-"""The processes of uploaded models, forked from a process that has imported the libraries (`spawner`).
+"""The processes of uploaded models, forked from a process that has imported the libraries (`sandbox`).
 
     python -m evaluator_service.models_under_test.child FILE_DESCRIPTOR
 
@@ -18,17 +18,17 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from transformers.utils.logging import disable_progress_bar
 
-from evaluator_service.models_under_test.loading import Classifier, Segmenter, load_folder, try_out
+from evaluator_service.models_under_test.kinds import Answer, LoadedModel
+from evaluator_service.models_under_test.loading import load_folder, try_out
 from evaluator_service.models_under_test.messages import Batch, Limits, Load, Ready, Reply, receive, receive_array, send
-from evaluator_service.models_under_test.onnx_bounds import TensorBound
-from evaluator_service.models_under_test.spawner import Connections
+from evaluator_service.models_under_test.onnx_file import TensorBound
+from evaluator_service.models_under_test.sandbox import Connections
 from shared import logging as json_logging
 from shared.device_errors import is_device_failure, is_out_of_memory
 from shared.images import Pixels
@@ -37,7 +37,6 @@ from shared.problems import NotFinite, Problem
 MEBIBYTE = 1024**2
 MAX_DETAIL = 1000
 _KILLED_FIRST = "1000"  # the kernel kills this process first if memory runs out
-Outputs = Sequence[NDArray[Any]]
 
 
 def main() -> None:
@@ -140,7 +139,7 @@ def _time_limit(seconds: float) -> Iterator[None]:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def _load(folder: Path, limits: Limits) -> tuple[Classifier | Segmenter | None, Reply]:
+def _load(folder: Path, limits: Limits) -> tuple[LoadedModel | None, Reply]:
     try:
         bound = TensorBound(limits.max_batch, limits.memory_mib * MEBIBYTE)
         model = load_folder(folder, device=limits.device, bound=bound)
@@ -149,7 +148,7 @@ def _load(folder: Path, limits: Limits) -> tuple[Classifier | Segmenter | None, 
     return model, Reply(kind=model.kind, classes=model.classes)
 
 
-def _try_out(model: Classifier | Segmenter, images: int) -> Reply:
+def _try_out(model: LoadedModel, images: int) -> Reply:
     try:
         try_out(model, images)
     except Exception as error:
@@ -157,11 +156,9 @@ def _try_out(model: Classifier | Segmenter, images: int) -> Reply:
     return Reply()
 
 
-def _outputs(model: Classifier | Segmenter, images: Sequence[Pixels]) -> tuple[Reply, Outputs]:
+def _outputs(model: LoadedModel, images: Sequence[Pixels]) -> tuple[Reply, list[Answer]]:
     try:
-        if isinstance(model, Segmenter):
-            return Reply(), model.label_maps(images)
-        return Reply(), [model.probabilities(images).astype(np.float64, copy=False)]
+        return Reply(), list(model.run(images))
     except Exception as error:
         return _failure(error), []
 

@@ -1,13 +1,11 @@
 """Models under test behind an external HTTP server. Only the operator can name such a server, in the profile.
 
     POST url   {"images": ["<base64 of a PNG>", ...]}     at most `max_batch` of them, RGB, as the user sent them
-    200        {"probabilities": [[...], ...]}            classifier: a row per image, a number per class
-               {"maps": ["<base64 of a PNG>", ...]}       segmenter: a grey or palette PNG of each image's size
-               {"maps": [[[0, 2, ...], ...], ...]}        or rows of integers; values are indices into its classes
+    200        {...}                                      the answers, as the file of its kind in `kinds/` says
 
 Requests to busy (429), starting (503) and failing (500, 502, 504) servers are retried within the caller's deadline. A
 status that refuses the images (400, 413, 422 and similar) raises InvalidInput. A reply is read up to its largest valid
-length, and a PNG is decoded only if its header has its image's size.
+length.
 """
 
 from __future__ import annotations
@@ -16,44 +14,26 @@ import asyncio
 import base64
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import ClassVar, TypeVar
 
 import httpx
-import numpy as np
-from pydantic import BaseModel, ValidationError
 
+from evaluator_service.models_under_test.kinds import KINDS, Answer
 from shared.certificates import tls_fault, trusted
 from shared.chunks import chunks
 from shared.http_statuses import RETRIED, refuses_content, retry_seconds
-from shared.images import Pixels, decode, png_header
-from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput, Problem
+from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput
 from shared.profile_evaluator import ModelEndpoint
-from shared.schemas.base import Kind
 from shared.server_replies import IDENTITY, limited, refuse_compression
 
 ATTEMPTS = 5
 LONGEST_PAUSE = 10.0
-SUM_TOLERANCE = 0.01
 MOST_BYTES = 256 * 1024**2
-_HEAD_BYTES = 64 * 1024
-_NUMBER_BYTES = 64
-_PIXEL_BYTES = 8  # "255, " and a margin
-_GREY, _PALETTE = 0, 3
 _REFUSAL_BYTES = 300  # the part of an error or refusal that is quoted
-Answer = TypeVar("Answer")
 
 
-class _Rows(BaseModel):
-    probabilities: list[list[float]]
-
-
-class _Maps(BaseModel):
-    maps: list[str | list[list[int]]]
-
-
-class _Server:
+class EndpointModel:
     """A server with its API key; requests are batched and retried."""
 
     def __init__(self, endpoint: ModelEndpoint, transport: httpx.AsyncBaseTransport | None = None) -> None:
@@ -66,29 +46,28 @@ class _Server:
         self._transport = transport
         self._tls = trusted(endpoint.ca_file)
         self._slots = asyncio.Semaphore(endpoint.concurrency)
-        self.classes = list(endpoint.classes)
+        self.kind, self.classes = endpoint.kind, list(endpoint.classes)
 
-    async def _answers(
-        self,
-        images: Sequence[bytes],
-        deadline: float,
-        most: Callable[[Sequence[bytes]], int],
-        parse: Callable[[bytes, Sequence[bytes]], list[Answer]],
-    ) -> list[Answer]:
-        """One answer per image. `most` gives the longest valid reply to a batch in bytes, `parse` parses a reply."""
-
-        async def answers_to(batch: Sequence[bytes]) -> list[Answer]:
-            try:
-                body = await self._ask(batch, deadline, min(most(batch), MOST_BYTES))
-            except InvalidInput:
-                if len(batch) == 1:
-                    raise
-                half = (len(batch) + 1) // 2  # the whole batch may be too large
-                return [*await answers_to(batch[:half]), *await answers_to(batch[half:])]
-            return await asyncio.to_thread(parse, body, batch)
-
-        answers = await asyncio.gather(*(answers_to(batch) for batch in chunks(images, self._endpoint.max_batch)))
+    async def outputs(self, images: Sequence[bytes], deadline: float) -> list[Answer]:
+        """One answer per image (PNG). Raises DeadlineExceeded, DependencyFailed and InvalidInput (its refusal)."""
+        answers = await asyncio.gather(
+            *(self._outputs(batch, deadline) for batch in chunks(images, self._endpoint.max_batch))
+        )
         return [answer for batch in answers for answer in batch]
+
+    async def _outputs(self, batch: Sequence[bytes], deadline: float) -> list[Answer]:
+        kind, classes = KINDS[self.kind], len(self.classes)
+        try:
+            body = await self._ask(batch, deadline, min(kind.most_bytes(batch, classes), MOST_BYTES))
+        except InvalidInput:
+            if len(batch) == 1:
+                raise
+            half = (len(batch) + 1) // 2  # the whole batch may be too large
+            return [*await self._outputs(batch[:half], deadline), *await self._outputs(batch[half:], deadline)]
+        try:
+            return await asyncio.to_thread(kind.parse, body, batch, classes)
+        except ValueError as error:
+            raise self._dependency_failed(str(error)) from error
 
     def _client(self) -> httpx.AsyncClient:
         return httpx.AsyncClient(verify=self._tls, transport=self._transport, trust_env=False)
@@ -149,94 +128,3 @@ class _Server:
 
     def _dependency_failed(self, words: str) -> DependencyFailed:
         return DependencyFailed(f"the model at {self._endpoint.url} {words}")
-
-
-class EndpointClassifier(_Server):
-    """A classifier behind an HTTP server."""
-
-    kind: ClassVar[Kind] = "classification"
-
-    async def probabilities(self, images: Sequence[bytes], deadline: float) -> list[list[float]]:
-        """Images (PNG) × classes. Raises DeadlineExceeded, DependencyFailed and InvalidInput (the server's refusal)."""
-
-        def most(part: Sequence[bytes]) -> int:
-            return _HEAD_BYTES + _NUMBER_BYTES * len(part) * len(self.classes)
-
-        return await self._answers(images, deadline, most, self._parse)
-
-    def _parse(self, body: bytes, images: Sequence[bytes]) -> list[list[float]]:
-        classes = len(self.classes)
-        try:
-            rows = _Rows.model_validate_json(body).probabilities
-        except ValidationError as error:
-            raise self._dependency_failed('did not return {"probabilities": [[...]]}') from error
-        if len(rows) != len(images) or any(len(row) != classes for row in rows):
-            raise self._dependency_failed(f"must return {len(images)} rows of {classes} probabilities")
-        array = np.array(rows)
-        summed = np.isfinite(array).all() and (array >= 0).all() and np.allclose(array.sum(1), 1, atol=SUM_TOLERANCE)
-        if not summed:
-            raise self._dependency_failed("returned rows that are not probabilities (each row must sum to 1)")
-        return rows
-
-
-class EndpointSegmenter(_Server):
-    """A segmenter behind an HTTP server."""
-
-    kind: ClassVar[Kind] = "segmentation"
-
-    async def label_maps(self, images: Sequence[bytes], deadline: float) -> list[Pixels]:
-        """Per image (PNG) the index in `classes` of every pixel, height × width. Raises as `probabilities` does."""
-
-        def most(part: Sequence[bytes]) -> int:
-            return _HEAD_BYTES + _PIXEL_BYTES * sum(height * width for height, width in map(_size, part))
-
-        return await self._answers(images, deadline, most, self._parse)
-
-    def _parse(self, body: bytes, images: Sequence[bytes]) -> list[Pixels]:
-        try:
-            maps = _Maps.model_validate_json(body).maps
-        except ValidationError as error:
-            raise self._dependency_failed(
-                'did not return {"maps": [...]} of base64 PNGs, or of rows of integers'
-            ) from error
-        if len(maps) != len(images):
-            raise self._dependency_failed(
-                f"returned {len(maps)} maps for {len(images)} images; it must return one map per image"
-            )
-        return [self._map(label_map, *_size(image)) for label_map, image in zip(maps, images, strict=True)]
-
-    def _map(self, encoded: str | list[list[int]], height: int, width: int) -> Pixels:
-        try:
-            pixels = self._decode(encoded, height, width) if isinstance(encoded, str) else np.array(encoded)
-        except (ValueError, Problem) as error:
-            raise self._dependency_failed(f"returned a map that cannot be read: {error}") from error
-        if pixels.shape != (height, width) or pixels.dtype.kind not in "iu":
-            raise self._dependency_failed(
-                f"returned a map of shape {pixels.shape}; the image has {height} rows of {width} pixels"
-            )
-        if pixels.min() < 0 or pixels.max() >= len(self.classes):
-            raise self._dependency_failed(
-                f"returned values from {pixels.min()} to {pixels.max()}; the indices of its {len(self.classes)} "
-                f"classes are 0 to {len(self.classes) - 1}"
-            )
-        return pixels.astype(np.uint8)
-
-    def _decode(self, text: str, height: int, width: int) -> Pixels:
-        """The pixel values of a PNG. Raises ValueError, and what `decode` raises."""
-        data = base64.b64decode(text, validate=True)
-        header = png_header(data)
-        if header is None or (header.bits != 8 and header.colour_type == _GREY):
-            raise ValueError("it must be base64 of a grey PNG of 8 bits, or of a palette PNG")
-        if header.colour_type not in (_GREY, _PALETTE):
-            raise ValueError("it is in colour; it must be a grey or palette PNG of class indices")
-        if (header.height, header.width) != (height, width):
-            raise ValueError(f"it has {header.width}×{header.height} pixels, the image {width}×{height}")
-        return decode(data, "L")
-
-
-def _size(image: bytes) -> tuple[int, int]:
-    """Height and width from a PNG's header."""
-    header = png_header(image)
-    if header is None:
-        raise DependencyFailed("an image that is not a PNG cannot be sent to a segmenter")
-    return header.height, header.width

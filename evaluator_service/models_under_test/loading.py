@@ -2,50 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import cycle, islice
 from pathlib import Path
-from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from evaluator_service.models_under_test.classification import ImageClassifier
-from evaluator_service.models_under_test.onnx_bounds import TensorBound, refuse_large_tensors
-from evaluator_service.models_under_test.onnx_models import OnnxClassifier, OnnxSegmenter
-from evaluator_service.models_under_test.outputs import NOT_FINITE
-from evaluator_service.models_under_test.segmentation import ImageSegmenter
-from shared.images import Pixels
+from evaluator_service.models_under_test.kinds import KINDS, LoadedModel
+from evaluator_service.models_under_test.onnx_file import TensorBound, refuse_large_tensors
+from evaluator_service.models_under_test.outputs import NOT_FINITE, finite
 from shared.problems import InvalidInput, NotFinite, OutOfMemory, Problem, validation_sentence
 from shared.profile_evaluator import ModelUnderTest
-from shared.schemas.base import Kind
-from shared.schemas.models import ONNX_NAME, read_description
+from shared.schemas.base import DEFAULT_KIND, Kind
+from shared.schemas.models import ONNX_NAME, ModelDescription, read_description
 from shared.weights import Weights
 
 MAX_DETAIL = 500
 _LOOKS = ((75, 97), (64, 64))  # height × width of the images that a new model is tried on
 
 
-class Classifier(Protocol):
-    """A model under test that classifies images."""
-
-    kind: ClassVar[Kind]
-    classes: list[str]
-
-    def probabilities(self, images: Sequence[Pixels]) -> NDArray[np.float64]:
-        """Images × classes, each row summing to 1, of RGB images of any sizes (height × width × 3)."""
-        ...
-
-
-Segmenter = ImageSegmenter | OnnxSegmenter
-
-
 def load_folder(
-    folder: Path, *, device: str, segments: bool = False, bound: TensorBound | None = None
-) -> Classifier | Segmenter:
-    """Load the model in a folder, as its `contrafact.json` describes it; `segments` forces a segmenter.
+    folder: Path, *, device: str, kind: Kind = DEFAULT_KIND, bound: TensorBound | None = None
+) -> LoadedModel:
+    """Load the model in a folder, as its `contrafact.json` describes it; `kind` counts unless it is the default.
 
     Raises InvalidInput if the model cannot be used. Its files are not trusted, so every error that a library raises
     while loading them is attributed to the model. Raises OutOfMemory for an ONNX model with a tensor beyond `bound`.
@@ -53,13 +33,12 @@ def load_folder(
     weights = Weights(path=folder, licence="", gigabytes=1)
     try:
         description = read_description(folder)
-        segments = segments or description.kind == "segmentation"
+        chosen = KINDS[_stated(kind, description)]
         if (folder / ONNX_NAME).is_file():
             if bound is not None:
                 refuse_large_tensors(folder, description, bound)
-            return (OnnxSegmenter if segments else OnnxClassifier)(folder, description, device=device)
-        kind = ImageSegmenter if segments else ImageClassifier
-        return kind(weights, device=device, classes=description.classes)
+            return chosen.from_onnx(folder, description, device=device)
+        return chosen.from_hub(weights, device=device, classes=description.classes)
     except ValidationError as error:
         raise InvalidInput(f"contrafact.json: {validation_sentence(error.errors())}") from error
     except torch.OutOfMemoryError as error:
@@ -71,28 +50,28 @@ def load_folder(
         raise InvalidInput(f"the model cannot be loaded: {_summary(error, folder)}") from error
 
 
-def load_alias(model: ModelUnderTest, *, device: str) -> Classifier | Segmenter:
+def load_alias(model: ModelUnderTest, *, device: str) -> LoadedModel:
     """Load a model that the operator names: a folder, or a Hub id at its commit."""
-    if model.path is not None:
-        folder = Path(model.location, model.subfolder)
-        if (folder / ONNX_NAME).is_file():
-            return load_folder(folder, device=device, segments=model.kind == "segmentation")
-        description = read_description(folder)
-        kind = ImageSegmenter if "segmentation" in (model.kind, description.kind) else ImageClassifier
-        return kind(model, device=device, classes=description.classes)
-    return (ImageSegmenter if model.kind == "segmentation" else ImageClassifier)(model, device=device)
+    if model.path is None:
+        return KINDS[model.kind].from_hub(model, device=device)
+    folder = Path(model.location, model.subfolder)
+    if (folder / ONNX_NAME).is_file():
+        return load_folder(folder, device=device, kind=model.kind)
+    description = read_description(folder)
+    return KINDS[_stated(model.kind, description)].from_hub(model, device=device, classes=description.classes)
 
 
-def try_out(model: Classifier | Segmenter, count: int = len(_LOOKS)) -> None:
+def _stated(kind: Kind, description: ModelDescription) -> Kind:
+    return description.kind if kind == DEFAULT_KIND else kind
+
+
+def try_out(model: LoadedModel, count: int = len(_LOOKS)) -> None:
     """Run a new model on `count` images of odd sizes. Raises InvalidInput if its outputs are not valid."""
     random = np.random.default_rng(0)
     sizes = islice(cycle(_LOOKS), count)
     pictures = [random.integers(0, 256, (*size, 3), dtype=np.uint8) for size in sizes]
     try:
-        if isinstance(model, Segmenter):
-            model.label_maps(pictures)
-            return
-        rows = model.probabilities(pictures)
+        answers = list(model.run(pictures))
     except NotFinite as problem:
         raise InvalidInput(problem.detail) from problem
     except Problem:
@@ -102,10 +81,9 @@ def try_out(model: Classifier | Segmenter, count: int = len(_LOOKS)) -> None:
         raise OutOfMemory("the device has too little memory left for this model") from error
     except Exception as error:
         raise InvalidInput(f"the model cannot be run on an image: {_summary(error, None)}") from error
-    if not np.isfinite(rows).all():
+    if any(isinstance(answer, NotFinite) for answer in finite(answers)):
         raise InvalidInput(NOT_FINITE)
-    if not np.allclose(rows.sum(axis=1), 1, atol=1e-2) or rows.min() < -1e-6:
-        raise InvalidInput('the outputs of the model are not probabilities; set "output": "logits"')
+    KINDS[model.kind].examine(answers)
 
 
 def _summary(error: Exception, folder: Path | None) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from shared.schemas.base import Kind
+from shared.schemas.base import DEFAULT_KIND, Kind
 
 MEMORY_MIB = 4096
 MAX_HEADER_BYTES = 32 * 1024**2  # enough for the names of the classes
@@ -74,12 +74,12 @@ class Batch(Message):
 class Reply(Message):
     """`failure` is empty on success. `Load` then returns `kind` and `classes`, `Batch` the outputs as the body.
 
-    Outputs are float64 rows of probabilities, or a uint8 label map per image.
+    Outputs are an array per image, which `receive` of its kind reads.
     """
 
     failure: Literal["", "refused", "memory", "device", "not finite"] = ""
     detail: str = ""
-    kind: Kind = "classification"
+    kind: Kind = DEFAULT_KIND
     classes: list[str] = []
 
 

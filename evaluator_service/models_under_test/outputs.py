@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from shared.problems import InvalidInput
+from shared.problems import InvalidInput, NotFinite
 from shared.schemas.models import Output
 
 NOT_FINITE = "the model answered NaN or infinity; check its weights and its preprocessing"
@@ -45,6 +46,11 @@ class NamedOutputs:
     def index_map(self) -> NDArray[np.int64]:
         """Output index → class index."""
         return self._columns
+
+
+def finite(answers: Iterable[NDArray[Any]]) -> list[NDArray[Any] | NotFinite]:
+    """A model's answers, NotFinite in place of those with NaN or infinity."""
+    return [answer if np.isfinite(answer).all() else NotFinite(NOT_FINITE) for answer in answers]
 
 
 def output_of(rows: NDArray[np.floating], declared: Output | None, last_operator: str) -> Output:

@@ -1,30 +1,42 @@
 """One uploaded model in a process of its own, from the evaluator's side: start, load, run, end.
 
 The process has no access to the evaluator's memory, keys or connections, and limits on memory and time. Its
-replies are validated, because the model may control the process.
+replies are validated, because the model may control the process. It is forked from a process that has already imported
+the (slow) libraries:
+
+    evaluator ──► spawner (started at the first upload; imports, loads nothing) ──fork──► one process per model
+        ▲                └── exit code of each process, which only its parent learns ◄─────────────┘
+        └──────────────────────┘
+
+The evaluator itself is not forked: it has threads, secrets, and perhaps a GPU.
 """
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import signal
 import socket
+import subprocess
+import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, NamedTuple, TypeVar
 
-import numpy as np
 from numpy.typing import NDArray
 
+from evaluator_service.models_under_test.kinds import KINDS
 from evaluator_service.models_under_test.messages import Batch, Limits, Load, Ready, Reply, receive, receive_array, send
-from evaluator_service.models_under_test.outputs import NOT_FINITE
-from evaluator_service.models_under_test.spawner import Spawner
+from evaluator_service.models_under_test.outputs import finite
 from shared.images import Pixels
+from shared.package import module
 from shared.problems import DependencyFailed, DeviceFailed, InvalidInput, ModelStopped, NotFinite, OutOfMemory, Problem
-from shared.schemas.base import Kind
+from shared.schemas.base import DEFAULT_KIND, Kind
 
 START_SECONDS = 300.0  # for imports only; no model is loaded yet
 _EXIT_CODE_BYTES = 8
@@ -32,13 +44,92 @@ GRACE_SECONDS = 5.0  # after the process's own time limit
 MEMORY_SETTING = "CONTRAFACT_UPLOAD_MEMORY_MIB"
 LOAD_SETTING = "CONTRAFACT_UPLOAD_LOAD_SECONDS"
 BATCH_SETTING = "CONTRAFACT_UPLOAD_BATCH_SECONDS"
+MODULE = module("evaluator_service.models_under_test.child")
+# Variables that the processes get; secrets of the evaluator (keys of endpoints) are not among them.
+_PASSED = {"PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "LD_PRELOAD"}
+_PASSED_PREFIXES = ("OMP_", "MKL_", "KMP_", "ONEDNN_", "DNNL_", "ATEN_", "CUDA_", "NVIDIA_", "ROCR_", "PYTORCH_")
+_PR_SET_DUMPABLE = 4
+
+End = TypeVar("End", socket.socket, int)
+logger = logging.getLogger("contrafact.service")
+
+
+def hide_process() -> None:
+    """Keep the memory and the environment of this process from others of its user, such as those of uploads (Linux).
+
+    It also leaves no core dump, and only root can attach a debugger.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 class ProcessKilled(DependencyFailed):
     """The process of a model was killed from outside (SIGKILL), for example by the kernel when memory ran out."""
 
 
-logger = logging.getLogger("contrafact.service")
+class Connections(NamedTuple, Generic[End]):
+    """A process's connections: `messages` with it; on `exit_code` the spawner sends its exit code when it has ended."""
+
+    messages: End
+    exit_code: End
+
+
+class Spawner:
+    """Owns the process that is forked; thread-safe."""
+
+    def __init__(self) -> None:
+        self._using = threading.Lock()
+        self._control: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def connect(self) -> Connections[socket.socket]:
+        """The connections of a new process. Raises OSError."""
+        with ExitStack() as child_sockets, ExitStack() as own_sockets:
+            pairs = [socket.socketpair() for _ in Connections._fields]
+            for own_end, child_end in pairs:
+                own_sockets.enter_context(own_end)
+                child_sockets.enter_context(child_end)
+            with self._using:
+                socket.send_fds(self._running(), [b"."], [child_end.fileno() for _, child_end in pairs])
+            own_sockets.pop_all()
+        return Connections(*(own_end for own_end, _ in pairs))
+
+    def close(self) -> None:
+        """End the process that is forked; the models' processes end with their connections."""
+        with self._using:
+            self._stop()
+
+    def _running(self) -> socket.socket:
+        if self._control is None or self._process is None or self._process.poll() is not None:
+            self._stop()
+            self._control, child_end = socket.socketpair()
+            with child_end:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", MODULE, str(child_end.fileno())],
+                    pass_fds=[child_end.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    env=_environment(os.environ),
+                    start_new_session=True,
+                )
+        return self._control
+
+    def _stop(self) -> None:
+        if self._control is not None and self._process is not None:
+            self._control.close()
+            self._process.kill()
+            self._process.wait()
+        self._control = self._process = None
+
+
+def _environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of the processes: the variables they need, this process's import path, and no network."""
+    passed = {
+        name: value for name, value in environment.items() if name in _PASSED or name.startswith(_PASSED_PREFIXES)
+    }
+    path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
+    # NumPy must not start threads, because a process with threads cannot be forked safely.
+    return {"OPENBLAS_NUM_THREADS": "1", **passed, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
 
 
 class Sandbox:
@@ -46,7 +137,7 @@ class Sandbox:
 
     def __init__(self, spawner: Spawner, limits: Limits) -> None:
         """Start the process. Raises DependencyFailed if it does not start."""
-        self.kind: Kind = "classification"
+        self.kind: Kind = DEFAULT_KIND
         self.classes: list[str] = []
         self.limits = limits
         with ExitStack() as cleanup:
@@ -86,10 +177,10 @@ class Sandbox:
         self.kind, self.classes = loaded.kind, loaded.classes
 
     def run(self, images: Sequence[Pixels]) -> list[NDArray[Any] | NotFinite]:
-        """Probabilities, or the label map, of each image (height × width × 3); NotFinite for NaN or infinity.
+        """The answer for each image (height × width × 3); NotFinite for NaN or infinity.
 
-        Raises as `load` does, OutOfMemory if fewer images may fit, and NotFinite if a segmenter's output is not finite
-        for one of them.
+        Raises as `load` does, OutOfMemory if fewer images may fit, and NotFinite if the model itself refuses an output
+        that is not finite.
         """
         until = time.monotonic() + self.limits.batch_seconds + GRACE_SECONDS
         try:
@@ -130,13 +221,8 @@ class Sandbox:
 
     def _receive_outputs(self, images: Sequence[Pixels], until: float) -> list[NDArray[Any] | NotFinite]:
         """Raises ValueError for outputs that no model of this kind has."""
-        if self.kind == "segmentation":
-            maps = [receive_array(self._connection, image.shape[:2], np.uint8, until) for image in images]
-            if any(int(array.max(initial=0)) >= len(self.classes) for array in maps):
-                raise ValueError("a label map with unknown classes")
-            return [*maps]
-        rows = receive_array(self._connection, (len(images), len(self.classes)), np.float64, until)
-        return [row if np.isfinite(row).all() else NotFinite(NOT_FINITE) for row in rows]
+        read = partial(receive_array, self._connection, until=until)
+        return finite(KINDS[self.kind].receive(images, len(self.classes), read))
 
     def _stop_error(
         self, doing: str, time_setting: str, until: float, error: Exception

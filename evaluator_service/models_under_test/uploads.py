@@ -33,8 +33,7 @@ from numpy.typing import NDArray
 
 from evaluator_service.models_under_test.messages import Limits
 from evaluator_service.models_under_test.quarantine import Quarantine
-from evaluator_service.models_under_test.sandbox import ProcessKilled, Sandbox
-from evaluator_service.models_under_test.spawner import Spawner
+from evaluator_service.models_under_test.sandbox import ProcessKilled, Sandbox, Spawner
 from shared.batching import BatchTooLong, MicroBatcher
 from shared.certificates import trusted
 from shared.images import Pixels
@@ -68,7 +67,7 @@ class RunningModel:
         return self._sandbox.ended
 
     async def outputs(self, images: Sequence[Pixels], deadline: float) -> list[NDArray[Any]]:
-        """Probabilities, or the label map, of each image. Raises what `Sandbox.run` and the batcher raise."""
+        """The answer for each image. Raises what `Sandbox.run` and the batcher raise."""
         return await self._batcher.submit_all(images, key=None, deadline=deadline)
 
     def stop(self) -> None:

@@ -93,6 +93,12 @@ def anytime_p(differences: Floats, beyond: float, left: Floats) -> float:
     return _p_beyond(np.stack([unit, 1 - unit], axis=1)[:, :, np.newaxis], beyond, left)
 
 
+def anytime_p_lost(differences: Floats, beyond: float, left: Floats) -> float:
+    """As `anytime_p`, of the hypothesis that the mean is at least −`beyond`, one-sided."""
+    two_sided = _p_beyond((1 - _unit(differences))[:, np.newaxis, np.newaxis], beyond, left)
+    return two_sided / 2 if two_sided < 1 else 1.0
+
+
 def expected_left(ranks: Integers, planned: int) -> Floats:
     """How many differences are expected from each on, itself included, when images are taken in a fixed order.
 

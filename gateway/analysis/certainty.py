@@ -6,15 +6,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import chi2, norm, t
 
-from gateway.analysis.betting import anytime_interval, betting_interval, betting_p, images_to_refute
-from gateway.analysis.effects import Floats, Integers
-from gateway.analysis.limits import FALSE_DISCOVERY_RATE
-from shared.schemas.effects import Interval, MeanOverlap, Metric, Rate
+from gateway.analysis.betting import anytime_interval, anytime_p_lost, betting_interval, betting_p, images_to_refute
+from gateway.analysis.effects import Differences, Floats, Integers
+from gateway.analysis.limits import BEYOND, FALSE_DISCOVERY_RATE
+from gateway.analysis.matched_pairs import PairCounts, exact_interval, p_value
+from shared.schemas.effects import Interval, MeanOverlap, Rate
 
 LEVEL = 0.95
 RESAMPLES = 4_000
@@ -24,6 +26,9 @@ LARGE = 0.5  # a gain or loss from which the bootstrap may be used: half of the 
 BOOTSTRAP_UP_TO = 0.995  # level; at higher levels fewer than 10 resamples lie in a tail
 FEW_EVENTS = 3  # hits or misses; the normal approximation of Wilson's interval fails up to here
 _DIGITS = 12  # decimal digits of a difference, so that rounding errors do not split equal values
+
+# The mean of a model's scores on n images, given their sources and a seed, with its interval.
+Level = Callable[[Floats | NDArray[np.bool_], Integers, int], Rate | MeanOverlap]
 
 
 def clustered_rate(hits: NDArray[np.bool_], source: Integers) -> Rate:
@@ -41,12 +46,13 @@ def clustered_rate(hits: NDArray[np.bool_], source: Integers) -> Rate:
     return Rate(count=count, n=n, value=count / n, low=low, high=high, sources=sources)
 
 
-def cluster_interval(
-    scores: Floats | NDArray[np.bool_], source: Integers, metric: Metric, seed: int
-) -> Rate | MeanOverlap:
-    """A model's accuracy or mean IoU on n images, from its scores in 0 … 1."""
-    if metric == "accuracy":
-        return clustered_rate(scores.astype(bool), source)
+def accuracy(scores: Floats | NDArray[np.bool_], source: Integers, seed: int) -> Rate:
+    """A model's accuracy on n images, from scores of 0 or 1."""
+    return clustered_rate(scores.astype(bool), source)
+
+
+def mean_overlap(scores: Floats | NDArray[np.bool_], source: Integers, seed: int) -> MeanOverlap:
+    """A model's mean IoU on n images, from its scores in 0 … 1."""
     _, index, counts = np.unique(source, return_inverse=True, return_counts=True)
     means = np.bincount(index, scores) / counts
     if len(means) < 2:
@@ -85,6 +91,20 @@ def _near_zero(hits: float, n: float, low: float) -> float:
     return min(low, float(chi2.ppf(1 - LEVEL, 2 * hits)) / (2 * n)) if rare else low
 
 
+def p_lost(differences: Differences, beyond: float, seed: int) -> float:
+    """p-value of the hypothesis that at most `beyond` (0 … 1) is lost: that their mean is at least −`beyond`.
+
+    The exact test of matched pairs where it applies, else half of `p_beyond` on the side of the losses.
+    """
+    values = differences.correct
+    if differences.paired:
+        return p_value(PairCounts.of(values), beyond)
+    if differences.left is not None:
+        return anytime_p_lost(values, beyond, differences.left)
+    two_sided = p_beyond(values, beyond, seed) if values.mean() < 0 else 1.0
+    return two_sided / 2 if two_sided < 1 else 1.0
+
+
 def p_beyond(differences: Floats, beyond: float, seed: int) -> float:
     """p-value of the hypothesis that the mean of n independent differences lies within ±`beyond` (0 … 1).
 
@@ -113,6 +133,14 @@ def is_mixed(differences: Floats) -> bool:
     """
     gains, losses = int((differences >= LARGE).sum()), int((differences <= -LARGE).sum())
     return len(differences) >= BOOTSTRAP_FROM and min(gains, losses) >= EACH_SIDE
+
+
+def effect_interval(differences: Differences, level: float, seed: int) -> Interval:
+    """Two-sided interval of a cell's effect; its upper end at level 1 − 2α is the limit of `p_lost` at α."""
+    if not differences.paired:
+        return mean_interval(differences.correct, level, seed, differences.left)
+    low, high = exact_interval(PairCounts.of(differences.correct), level, BEYOND)
+    return Interval(low=low, high=high, level=level, kind="exact")
 
 
 def mean_interval(differences: Floats, level: float, seed: int, left: Floats | None = None) -> Interval:
@@ -151,17 +179,19 @@ def _studentize(differences: Floats, seed: int) -> tuple[Floats, float]:
     return (means - mean) / np.maximum(np.sqrt(variances / n), 1e-12), float(differences.std(ddof=1)) / math.sqrt(n)
 
 
-def images_needed(differences: Floats, beyond: float, least: int, family: int) -> int | None:
+def images_needed(differences: Differences, beyond: float, least: int, family: int) -> int | None:
     """About how many source images establish an effect of this size beyond ±`beyond` (0 … 1), in a family of tests.
 
-    The level is 5 % / `family` (Bonferroni): enough if no other cell is a finding. At least `least`, as many as bets on
-    such differences take, and as many as the normal approximation takes: two pseudo-observations, −1 and +1, widen its
-    spread, because few sources may agree by chance. None if the observed effect lies within ±`beyond`: no number of
-    images would establish it.
+    The one-sided level is 5 % / `family` (Bonferroni): enough if no other cell is a finding. At least `least`, as many
+    as bets on such differences take where the test bets, and as many as the normal approximation takes: two
+    pseudo-observations, −1 and +1, widen its spread, because few sources may agree by chance. None if the observed
+    effect lies within ±`beyond`: no number of images would establish it.
     """
-    distance, alpha = abs(float(differences.mean())) - beyond, FALSE_DISCOVERY_RATE / family
+    values, alpha = differences.correct, FALSE_DISCOVERY_RATE / family
+    distance = abs(float(values.mean())) - beyond
     if distance <= 0:
         return None
-    spread = float(np.concatenate([differences, [-1, 1]]).std())
-    by_spread = math.ceil((float(norm.isf(alpha / 2)) * spread / distance) ** 2)
-    return max(least, by_spread, images_to_refute(differences, beyond, alpha))
+    spread = float(np.concatenate([values, [-1, 1]]).std())
+    by_spread = math.ceil((float(norm.isf(alpha)) * spread / distance) ** 2)
+    by_bets = 0 if differences.paired else images_to_refute(values, beyond, 2 * alpha)
+    return max(least, by_spread, by_bets)

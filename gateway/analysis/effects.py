@@ -223,6 +223,12 @@ class Differences:
     sizes: Integers | None = None
     left: Floats | None = None
 
+    @property
+    def paired(self) -> bool:
+        """Whether each is one edit of one image, right or wrong, beside its arm, and their number was fixed."""
+        alone = self.counterfactuals == len(self.correct) == (self.sources or self.counterfactuals)
+        return self.left is None and alone and self.null_accuracy is not None
+
 
 class Units(NamedTuple):
     """n rows by source image and group: averages over the rows of a source image, then over those of a group.

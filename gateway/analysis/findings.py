@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
 from scipy.stats import false_discovery_control
 
-from gateway.analysis.betting import anytime_p
-from gateway.analysis.certainty import LEVEL, images_needed, mean_interval, p_beyond
+from gateway.analysis.certainty import LEVEL, effect_interval, images_needed, p_lost
 from gateway.analysis.effects import Differences, Floats
 from gateway.analysis.limits import BEYOND, FALSE_DISCOVERY_RATE, LEAST_SOURCES
 from gateway.analysis.power import assumed_accuracy, detectable_drop
@@ -30,16 +30,35 @@ from shared.seeds import derive_seed
 
 
 class HypothesisTest(NamedTuple):
-    """The test of one cell in a family. `q_value`: `p_value` adjusted by Benjamini-Hochberg."""
+    """The tests of one cell in its families: of losses, of gains, and of a loss of any size.
+
+    `lost`, `gained`: p-values of the hypotheses that at most 5 points are lost, and gained. `q_lost`, `q_gained`: each
+    adjusted by Benjamini-Hochberg over all cells. `any_lost`, `q_any_lost`: of the hypothesis that nothing is lost,
+    over the cells that are no weaknesses; None of a weakness.
+    """
 
     seed: int
-    p_value: float
-    q_value: float
+    lost: float
+    q_lost: float
+    gained: float
+    q_gained: float
+    any_lost: float | None
+    q_any_lost: float | None
 
     @property
     def rejected(self) -> bool:
-        """Whether the hypothesis of no effect beyond 5 points is rejected at a false discovery rate of 5 %."""
-        return self.q_value <= FALSE_DISCOVERY_RATE
+        """Whether a hypothesis of an effect of at most 5 points is rejected at a false discovery rate of 5 %."""
+        return self.standing in ("weakness", "improvement")
+
+    @property
+    def standing(self) -> Standing:
+        """What the tests show."""
+        if self.q_lost <= FALSE_DISCOVERY_RATE:
+            return "weakness"
+        if self.q_gained <= FALSE_DISCOVERY_RATE:
+            return "improvement"
+        suspected = self.q_any_lost is not None and self.q_any_lost <= FALSE_DISCOVERY_RATE
+        return "suspected weakness" if suspected else "nothing found"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +113,15 @@ def assess(cells: Mapping[Cell, Differences], seed: int, checked: Checked | Revi
     """The effects of all cells of one model under test and method, findings first, each kind by strength.
 
     The family is all cells with at least 12 source images, or groups of them. The metric is the difference in accuracy,
-    or in IoU for segmenters. The null hypothesis of each cell is that its effect is at most 5 points, either way. A
-    finding is a cell whose hypothesis Benjamini-Hochberg rejects at 5 % and whose interval, at level 1 − 5 % · rejected
-    / family (false coverage rate: Benjamini & Yekutieli 2005), lies beyond 5 points. `seed` belongs to the job, model
-    and method. `checked`: the validity of accepted edits, from the checks' errors or from reviews; None if unknown.
+    or in IoU for segmenters. A weakness is a cell whose hypothesis of a loss of at most 5 points Benjamini-Hochberg
+    rejects at 5 %; an improvement one whose hypothesis of a gain of at most 5 points it rejects, in a family of its
+    own. The interval of a finding is one-sided, at level 1 − 5 % · rejected / family (false coverage rate: Benjamini &
+    Yekutieli 2005), and lies beyond 5 points. A suspected weakness loses something: Benjamini-Hochberg at 5 % over the
+    cells that are no weaknesses. `seed` belongs to the job, model and method. `checked`: the validity of accepted
+    edits, from the checks' errors or from reviews; None if unknown.
     """
     tests = hypothesis_tests(cells, seed)
-    rejected = sum(test.rejected for test in tests.values())
+    found = Counter(test.standing for test in tests.values())
     large = {cell: test for cell, test in tests.items() if _is_large(cells[cell])}
     effects = [
         _untested_effect(cell, differences, len(tests) + (cell not in tests))
@@ -108,21 +129,22 @@ def assess(cells: Mapping[Cell, Differences], seed: int, checked: Checked | Revi
         if cell not in large
     ]
     for cell, test in large.items():
-        correct = cells[cell].correct
-        level = 1 - FALSE_DISCOVERY_RATE * rejected / len(tests) if test.rejected else None
-        selected = None if level is None else _interval(cells[cell], level, test.seed)
-        standing = _standing(selected)
-        least = len(correct) + 1 if standing == "nothing found" else LEAST_SOURCES
-        effect = _untested_effect(cell, cells[cell], len(tests), least).model_copy(
+        pairs, standing = cells[cell], test.standing
+        n = len(pairs.correct)
+        level = 1 - FALSE_DISCOVERY_RATE * found[standing] / len(tests) if test.rejected else None
+        selected = None if level is None else _beyond_limit(pairs, standing, level, test.seed)
+        loses = pairs.correct.mean() < 0
+        effect = _untested_effect(cell, pairs, len(tests), LEAST_SOURCES if test.rejected else n + 1).model_copy(
             update={
-                "interval": _interval(cells[cell], LEVEL, test.seed),
+                "interval": effect_interval(pairs, LEVEL, test.seed),
                 "selected_interval": selected,
-                "p_value": test.p_value,
-                "q_value": test.q_value,
+                "p_value": test.lost if loses else test.gained,
+                "q_value": test.q_lost if loses else test.q_gained,
+                "q_any_loss": test.q_any_lost,
                 "standing": standing,
-                "detectable": detectable_drop(len(correct), len(tests), assumed_accuracy(cells[cell].null_accuracy)),
-                "breakdown": _breakdown(selected) if standing != "nothing found" else None,
-                "among_valid": _among_valid(cell, cells[cell], level or LEVEL, checked, test.seed, standing),
+                "detectable": detectable_drop(n, len(tests), assumed_accuracy(pairs.null_accuracy), pairs.paired),
+                "breakdown": _breakdown(selected),
+                "among_valid": _among_valid(cell, pairs, level, checked, test.seed, standing),
             }
         )
         effects.append(effect)
@@ -139,41 +161,61 @@ def describe(cells: Mapping[Cell, Differences], seed: int) -> list[CellEffect]:
         effect = _untested_effect(cell, differences, max(1, sum(map(_is_large, cells.values()))))
         if _is_large(differences):
             own_seed = derive_seed(seed, cell.label, cell.factor, cell.value, cell.direction)
-            interval = _interval(differences, LEVEL, own_seed)
+            interval = effect_interval(differences, LEVEL, own_seed)
             effect = effect.model_copy(update={"interval": interval, "standing": "nothing found"})
         effects.append(effect)
     return sorted(effects, key=strength)
 
 
 def hypothesis_tests(cells: Mapping[Cell, Differences], seed: int) -> dict[Cell, HypothesisTest]:
-    """The family of one model and method, in the order of the cells: those tested with at least 12 source images.
+    """The families of one model and method, in the order of the cells: those tested with at least 12 source images.
 
-    Where the results decided how many images a cell gets (`left`), it is in the family with fewer too, and its p-value
-    is 1: the results must not choose the family. `seed` belongs to the job, model and method; the seed of each test
+    Where the results decided how many images a cell gets (`left`), it is in the family with fewer too, and its p-values
+    are 1: the results must not choose the family. `seed` belongs to the job, model and method; the seed of each test
     derives from it.
     """
     family = {cell: pairs for cell, pairs in cells.items() if pairs.left is not None or _is_large(pairs)}
     seeds = [derive_seed(seed, cell.label, cell.factor, cell.value, cell.direction) for cell in family]
-    p_values = [_p_value(pairs, own_seed) for pairs, own_seed in zip(family.values(), seeds, strict=True)]
-    q_values = false_discovery_control(np.array(p_values))
-    tests = zip(seeds, p_values, q_values.tolist(), strict=True)
-    return {cell: HypothesisTest(*test) for cell, test in zip(family, tests, strict=True)}
+    of_family = [*zip(family.values(), seeds, strict=True)]
+    lost = np.array([_p_lost(pairs, BEYOND, own) for pairs, own in of_family])
+    gained = np.array([_p_lost(replace(pairs, correct=-pairs.correct), BEYOND, own) for pairs, own in of_family])
+    any_lost = np.array([_p_lost(pairs, 0.0, own) for pairs, own in of_family])
+    q_lost, q_gained = false_discovery_control(lost), false_discovery_control(gained)
+    open_cells, q_any_lost = q_lost > FALSE_DISCOVERY_RATE, np.full(len(family), np.nan)
+    if open_cells.any():
+        q_any_lost[open_cells] = false_discovery_control(any_lost[open_cells])
+    return {
+        cell: HypothesisTest(
+            seeds[place],
+            float(lost[place]),
+            float(q_lost[place]),
+            float(gained[place]),
+            float(q_gained[place]),
+            float(any_lost[place]) if open_cells[place] else None,
+            float(q_any_lost[place]) if open_cells[place] else None,
+        )
+        for place, cell in enumerate(family)
+    }
 
 
-def _p_value(differences: Differences, seed: int) -> float:
-    if not _is_large(differences):
-        return 1.0
-    if differences.left is None:
-        return p_beyond(differences.correct, BEYOND, seed)
-    return anytime_p(differences.correct, BEYOND, differences.left)
+def _p_lost(differences: Differences, beyond: float, seed: int) -> float:
+    return p_lost(differences, beyond, seed) if _is_large(differences) else 1.0
 
 
 def _is_large(differences: Differences) -> bool:
     return len(differences.correct) >= LEAST_SOURCES
 
 
-def _interval(differences: Differences, level: float, seed: int) -> Interval:
-    return mean_interval(differences.correct, level, seed, differences.left)
+def _beyond_limit(differences: Differences, standing: Standing, level: float, seed: int) -> Interval:
+    """The one-sided interval of a finding: everything beyond the limit nearer to 0.
+
+    The test refutes an effect of 5 points at this level. So the limit lies beyond it, even if that of bets, which is on
+    a grid of candidate means, is rounded to this side.
+    """
+    both = effect_interval(differences, 2 * level - 1, seed)
+    if standing == "weakness":
+        return Interval(low=-1.0, high=min(both.high, -BEYOND), level=level, kind=both.kind)
+    return Interval(low=max(both.low, BEYOND), high=1.0, level=level, kind=both.kind)
 
 
 def _breakdown(selected: Interval | None) -> float | None:
@@ -183,20 +225,22 @@ def _breakdown(selected: Interval | None) -> float | None:
 def _among_valid(
     cell: Cell,
     differences: Differences,
-    level: float,
+    level: float | None,
     checked: Checked | Reviewed | None,
     seed: int,
     standing: Standing,
 ) -> ValidEffect | None:
-    """The effect among valid edits. An improvement stands only if people looked at its own images.
+    """The effect among valid edits; one-sided at the `level` of a finding.
+
+    An improvement stands only if people looked at its own images.
 
     The errors of the checks are those of edits. An arm that lost the class looks like an improvement by a valid edit.
     """
     shares = None if checked is None else checked.shares(cell, seed)
     if checked is None or shares is None:
         return None
-    pool, left = checked.pool(cell), differences.left
-    effect = effect_among_valid(differences.correct, level, shares, seed, checked.source, pool, left)
+    pool, source = checked.pool(cell), checked.source
+    effect = effect_among_valid(differences, level or LEVEL, shares, seed, source, pool, one_sided=level is not None)
     holds = checked.is_upheld(cell) if standing == "improvement" else not checked.is_refuted(cell)
     return effect.model_copy(update={"stands": effect.stands and holds})
 
@@ -213,19 +257,11 @@ def _untested_effect(cell: Cell, differences: Differences, family: int, least: i
         delta_accuracy=float(differences.correct.mean()),
         delta_probability=None if math.isnan(probability) else probability,
         standing="too few images",
-        images_needed=images_needed(differences.correct, BEYOND, least, family),
+        images_needed=images_needed(differences, BEYOND, least, family),
     )
 
 
-def _standing(selected: Interval | None) -> Standing:
-    if selected is not None and selected.high < -BEYOND:
-        return "weakness"
-    if selected is not None and selected.low > BEYOND:
-        return "improvement"
-    return "nothing found"
-
-
-STANDINGS: tuple[Standing, ...] = ("weakness", "improvement", "nothing found", "too few images")
+STANDINGS: tuple[Standing, ...] = ("weakness", "improvement", "suspected weakness", "nothing found", "too few images")
 
 
 def strength(effect: CellEffect) -> tuple[object, ...]:

@@ -9,13 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import t
 
-from gateway.analysis.certainty import LEVEL, cluster_interval
+from gateway.analysis.certainty import LEVEL, mean_overlap
 from gateway.analysis.effects import Floats, Integers, Units
 from gateway.analysis.originals import LEAST_OTHERS, SOUND
 from shared.schemas.effects import MeanOverlap
 from shared.schemas.metrics import OriginalsStanding
 
 SAME = 0.5  # IoU above which one class at most can be meant by a predicted one
+SMALL = 1e-9  # a difference of shares that is rounding
+SCALED = 0.02  # a class's share of the pixels differs by less if one mask is scaled to images of other sizes
 
 
 class MaskedOriginals(NamedTuple):
@@ -75,8 +77,7 @@ def judge_masks(originals: MaskedOriginals, seed: int) -> JudgedMasks | None:
         standing = "unsound"
     total = originals.predicted.sum(axis=0)
     only = int(total.argmax()) if alike and np.count_nonzero(total) == 1 else None
-    right = cluster_interval(overlap, originals.group, "iou", seed)
-    assert isinstance(right, MeanOverlap)
+    right = mean_overlap(overlap, originals.group, seed)
     return JudgedMasks(right, float(chance.mean()), standing, only, alike, order)
 
 
@@ -89,26 +90,40 @@ def _mean_overlap(reference: Integers, hits: Integers | Floats, predicted: Integ
 
 def _constant(originals: MaskedOriginals) -> Floats:
     """Per image the mean IoU of a mask of one class, the one with which it is highest over all images."""
-    shares = originals.reference / np.maximum(originals.reference.sum(axis=1, keepdims=True), 1)
-    by_class = shares / np.maximum((originals.reference > 0).sum(axis=1, keepdims=True), 1)
+    by_class = shares(originals.reference) / np.maximum((originals.reference > 0).sum(axis=1, keepdims=True), 1)
     return np.asarray(by_class[:, int(by_class.mean(axis=0).argmax())])
 
 
 def _drawn(originals: MaskedOriginals) -> Floats:
     """Per image the mean IoU to expect if pixels were drawn by the shares of the classes in all predictions."""
     pixels = np.maximum(originals.reference.sum(axis=1, keepdims=True), 1)
-    shares = (originals.predicted / pixels).mean(axis=0)[:-1]
-    return _mean_overlap(originals.reference, originals.reference * shares, pixels * shares)
+    drawn = (originals.predicted / pixels).mean(axis=0)[:-1]
+    return _mean_overlap(originals.reference, originals.reference * drawn, pixels * drawn)
 
 
 def _are_alike(originals: MaskedOriginals) -> bool:
-    """Whether all predictions have the same shares of the classes, although enough masks differ."""
-    predicted, reference = (
-        counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-        for counts in (originals.predicted, originals.reference)
+    """Whether all predictions have the same shares of the classes, although enough masks differ.
+
+    One mask that is scaled to images of different sizes has nearly the same shares; then masks must differ clearly.
+    """
+    predicted, reference = shares(originals.predicted), shares(originals.reference)
+    unlike = (np.abs(reference - predicted[:, :-1]) > SMALL).any(axis=1)
+    varied = (np.abs(reference - np.median(reference, axis=0)) > 3 * SCALED).any(axis=1)
+    spread = float(np.ptp(predicted, axis=0).max())
+    return any(
+        spread < limit and int(np.count_nonzero(others)) >= LEAST_OTHERS
+        for limit, others in ((SMALL, unlike), (SCALED, varied))
     )
-    others = (np.abs(reference - predicted[:, :-1]) > 1e-9).any(axis=1)
-    return bool(np.ptp(predicted, axis=0).max() < 1e-9) and int(np.count_nonzero(others)) >= LEAST_OTHERS
+
+
+def shares(counts: Integers) -> Floats:
+    """Pixels by class (n × classes) as shares of each image."""
+    return np.asarray(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1))
+
+
+def have_same_shares(predicted: Integers) -> bool:
+    """Whether each mask has the same share of every class, as one fixed mask has on images of one size."""
+    return bool(np.ptp(shares(predicted), axis=0).max() < SMALL)
 
 
 def _exchange(halves: Integers) -> dict[int, int]:

@@ -1,4 +1,4 @@
-"""Power: the drops that a cell can detect, from simulated cells."""
+"""Power: the drops that a cell can detect, exactly for matched pairs, and from simulated cells where the test bets."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from gateway.analysis.betting import is_refuted
 from gateway.analysis.certainty import BOOTSTRAP_FROM, BOOTSTRAP_UP_TO, EACH_SIDE
 from gateway.analysis.effects import Floats, Integers
 from gateway.analysis.limits import BEYOND, FALSE_DISCOVERY_RATE, LEAST_SOURCES
+from gateway.analysis.matched_pairs import power
 
 POWER = 0.8
 ACCURACY = 0.95  # assumed accuracy of a model under test on null arms if unknown, and the highest assumed one
@@ -30,26 +31,27 @@ def assumed_accuracy(measured: float | None) -> float:
 
 
 @lru_cache(maxsize=4096)
-def detectable_drop(sources: int, family: int, accuracy: float = ACCURACY) -> float | None:
+def detectable_drop(sources: int, family: int, accuracy: float = ACCURACY, paired: bool = True) -> float | None:
     """The smallest drop in accuracy (0 … 1, whole points) that this many source images detect with 80 % power.
 
     Assumes the worst case, that it is the only finding among the `family` cells tested together; one counterfactual per
-    source image; `accuracy` on null arms (0 … 1); and independent errors. None if no drop is detectable.
+    source image; `accuracy` on null arms (0 … 1); and independent errors. `paired`: as in `Differences`. None if no
+    drop is detectable.
     """
     if sources < LEAST_SOURCES:
         return None
     if sources > MOST_SOURCES:
-        return detectable_drop(MOST_SOURCES, family, accuracy)
+        return detectable_drop(MOST_SOURCES, family, accuracy, paired)
     if sources > _FINE_BELOW:
         digits = 10 ** (len(str(sources)) - 2)
         if sources % digits:
-            return detectable_drop(sources // digits * digits, family, accuracy)
+            return detectable_drop(sources // digits * digits, family, accuracy, paired)
     least, most = round(100 * BEYOND), round(100 * accuracy)
-    if finding_rate(most / 100, sources, family, accuracy) < POWER:
+    if finding_rate(most / 100, sources, family, accuracy, paired) < POWER:
         return None
     while most - least > 1:
         middle = (least + most) // 2
-        if finding_rate(middle / 100, sources, family, accuracy) >= POWER:
+        if finding_rate(middle / 100, sources, family, accuracy, paired) >= POWER:
             most = middle
         else:
             least = middle
@@ -57,33 +59,54 @@ def detectable_drop(sources: int, family: int, accuracy: float = ACCURACY) -> fl
 
 
 @lru_cache(maxsize=256)
-def sources_needed(drop: float, family: int, accuracy: float = ACCURACY) -> int | None:
+def sources_needed(drop: float, family: int, accuracy: float = ACCURACY, paired: bool = True) -> int | None:
     """The number of images that detect a drop (0.05 … `accuracy`) with 80 % power, to two digits; None beyond 5,000."""
     if drop > accuracy:
         return None
     step, sources = _FIRST_STEP, LEAST_SOURCES
-    while finding_rate(drop, sources, family, accuracy) < POWER:
+    while finding_rate(drop, sources, family, accuracy, paired, exact=False) < POWER:
         sources += step
         step *= 2
         if sources > MOST_SOURCES:
             return None
     while step > max(1, sources // 50):
         step //= 2
-        if sources - step >= LEAST_SOURCES and finding_rate(drop, sources - step, family, accuracy) >= POWER:
+        less = sources - step
+        if less >= LEAST_SOURCES and finding_rate(drop, less, family, accuracy, paired, exact=False) >= POWER:
             sources -= step
+    if paired:
+        sources = _exactly(drop, sources, family, accuracy)
     digits = int(10 ** max(0, len(str(sources)) - 2))
     return -(-sources // digits) * digits
 
 
-def finding_rate(drop: float, sources: int, family: int, accuracy: float = ACCURACY) -> float:
-    """The share of simulated cells with this drop that are findings. All drops use the same random numbers."""
+def _exactly(drop: float, sources: int, family: int, accuracy: float) -> int:
+    """The number near `sources` from which the exact test detects the drop, in steps of a fortieth."""
+    step = max(1, sources // 40)
+    while finding_rate(drop, sources, family, accuracy) < POWER:
+        sources += step
+    while sources - step >= LEAST_SOURCES and finding_rate(drop, sources - step, family, accuracy) >= POWER:
+        sources -= step
+    return sources
+
+
+def finding_rate(
+    drop: float, sources: int, family: int, accuracy: float = ACCURACY, paired: bool = True, exact: bool = True
+) -> float:
+    """The share of cells with this drop that are findings, by a normal approximation if not `exact`.
+
+    Where the test bets, cells are simulated, with the same random numbers for all drops.
+    """
     alpha = FALSE_DISCOVERY_RATE / max(1, family)
-    differences = _draw(drop, sources, accuracy)
+    worse, better = accuracy * (1 - accuracy + drop), (1 - accuracy) * (accuracy - drop)
+    if paired:
+        return power(sources, alpha, BEYOND, worse, better, exact)
+    differences = _draw(worse, better, sources)
     lost, gained = (differences < 0).sum(axis=0), (differences > 0).sum(axis=0)
-    beyond = is_refuted((1 - differences) / 2, np.full(_DRAWS, (1 + BEYOND) / 2), alpha / 2, orders=_ORDERS)
-    if sources >= BOOTSTRAP_FROM and 1 - alpha <= BOOTSTRAP_UP_TO:
+    beyond = is_refuted((1 - differences) / 2, np.full(_DRAWS, (1 + BEYOND) / 2), alpha, orders=_ORDERS)
+    if sources >= BOOTSTRAP_FROM and 1 - 2 * alpha <= BOOTSTRAP_UP_TO:
         mixed = np.minimum(lost, gained) >= EACH_SIDE
-        beyond = np.where(mixed, _is_beyond(lost, gained, sources, 1 - alpha), beyond)
+        beyond = np.where(mixed, _is_beyond(lost, gained, sources, 1 - 2 * alpha), beyond)
     return float(beyond.mean())
 
 
@@ -100,9 +123,7 @@ def _is_beyond(lost: Integers, gained: Integers, sources: int, level: float) -> 
     return below
 
 
-def _draw(drop: float, sources: int, accuracy: float) -> Floats:
+def _draw(worse: float, better: float, sources: int) -> Floats:
     """Differences of −1, 0 and 1 (sources × draws) with independent errors on null arm and counterfactual."""
     uniform = np.random.default_rng(sources).random((sources, _DRAWS))
-    worse = accuracy * (1 - accuracy + drop)
-    better = (1 - accuracy) * (accuracy - drop)
     return np.where(uniform < worse, -1.0, np.where(uniform > 1 - better, 1.0, 0.0))

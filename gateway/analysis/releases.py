@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import false_discovery_control
 
-from gateway.analysis.certainty import LEVEL, cluster_interval, mean_interval, p_beyond
+from gateway.analysis.certainty import LEVEL, Level, accuracy, mean_interval, p_beyond
 from gateway.analysis.effects import Floats, Grouped, Integers, Scores, Units
 from gateway.analysis.limits import FALSE_DISCOVERY_RATE, LEAST_SOURCES
-from shared.schemas.effects import Cell, Interval, Metric
+from shared.schemas.effects import Cell, Interval
 from shared.schemas.results import Relation
 from shared.schemas.suites import CellComparison, Judgement
 from shared.seeds import derive_seed
@@ -93,13 +93,11 @@ def common_rows(new: Scores, new_rows: Integers, old: Scores, old_rows: Integers
     return new_rows[new_indices], old_rows[old_indices]
 
 
-def judge(
-    places: Mapping[Place, Pairs], max_drop: float, seed: int, metric: Metric = "accuracy"
-) -> list[CellComparison]:
+def judge(places: Mapping[Place, Pairs], max_drop: float, seed: int, level: Level = accuracy) -> list[CellComparison]:
     """The comparison of every place that has images, drops first, then by difference.
 
-    `metric`: the metric of the scores. `max_drop` is in 0 … 1. A place is tested if it has at least 12 source images.
-    The null hypothesis is that the difference is at most `max_drop`, either way. A place is a drop if
+    `level`: a mean score with its interval. `max_drop` is in 0 … 1. A place is tested if it has at least 12 source
+    images. The null hypothesis is that the difference is at most `max_drop`, either way. A place is a drop if
     Benjamini-Hochberg rejects its hypothesis at 5 % and its interval at the level adjusted for selection (FCR, as in
     `findings.assess`) lies beyond `max_drop`. It is held if its 95 % interval lies above −`max_drop`, unless neither
     side is ever right there: then nothing could drop, and it is undecided.
@@ -116,8 +114,8 @@ def judge(
             cell=place[1],
             sources=len(np.unique(pairs.source)),
             images=len(pairs.source),
-            accuracy=cluster_interval(pairs.score, pairs.cluster, metric, seed),
-            against=cluster_interval(pairs.baseline, pairs.cluster, metric, seed),
+            accuracy=level(pairs.score, pairs.cluster, seed),
+            against=level(pairs.baseline, pairs.cluster, seed),
             difference=float(differences[place].mean()),
             interval=test.interval,
             selected_interval=test.selected_interval,

@@ -17,8 +17,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.analysis.certainty import effective_trials, mean_interval
-from gateway.analysis.effects import Floats, Integers
+from gateway.analysis.certainty import effect_interval, effective_trials
+from gateway.analysis.effects import Differences, Floats, Integers
 from gateway.analysis.limits import BEYOND, LEAST_OF_CLASS
 from shared.schemas.effects import Cell, CheckErrors, Interval, Pool, ValidEffect
 
@@ -117,32 +117,35 @@ def _draw(errors: CheckErrors, screened: Screened, seed: int) -> tuple[Floats, F
     return acceptance, sensitivity, draw(errors.invalid_accepted, errors.invalid)
 
 
-def among_valid(correct: Floats, level: float, errors: CheckErrors, screened: Screened, seed: int) -> ValidEffect:
+def among_valid(
+    differences: Differences, level: float, errors: CheckErrors, screened: Screened, seed: int
+) -> ValidEffect:
     """`effect_among_valid` with the valid share from the checks' errors and the verdicts of a cell."""
-    return effect_among_valid(correct, level, valid_shares(errors, screened, seed), seed)
+    return effect_among_valid(differences, level, valid_shares(errors, screened, seed), seed)
 
 
 def effect_among_valid(
-    correct: Floats,
+    differences: Differences,
     level: float,
     shares: Floats,
     seed: int,
     source: Literal["checks", "reviews"] = "checks",
     pool: Pool = "all",
-    left: Floats | None = None,
+    one_sided: bool = False,
 ) -> ValidEffect:
     """The effect among valid counterfactuals, from per-source differences of the accepted ones.
 
     `shares`: draws (20,000) of their valid share, ascending; `source`: the origin of the shares; `pool`: what they are
-    pooled over; `left`: as in `Differences`. The interval at `level` spends a fifth of its error on the valid share
-    (one-sided) and the rest on the observed effect (Bonferroni), and covers all effects that both allow.
+    pooled over. The interval at `level` spends a fifth of its error on the valid share
+    (one-sided) and the rest on the observed effect (Bonferroni), and covers all effects that both allow. `one_sided`:
+    the end nearer to 0 alone has this level, as in a finding's own interval.
     """
-    error = 1 - level
-    observed = mean_interval(correct, 1 - (1 - SHARE_OF_ERROR) * error, seed, left)
+    error, sides = 1 - level, 2 if one_sided else 1
+    observed = effect_interval(differences, 1 - sides * (1 - SHARE_OF_ERROR) * error, seed)
     share = float(shares[DRAWS // 2])
     least = float(shares[math.floor(SHARE_OF_ERROR * error * DRAWS)])
     low, high = _possible_range(observed.low, least)[0], _possible_range(observed.high, least)[1]
-    mean = float(correct.mean())
+    mean = float(differences.correct.mean())
     ends = _possible_range(mean, share)
     estimate = max(0.0, ends[0]) if mean > 0 else min(0.0, ends[1])
     return ValidEffect(

@@ -29,6 +29,7 @@ _PREDICTION: JsonObject = {
     "ground_truth_probability": 0.97,
     "rank": 1,
     "top": [{"name": "bus", "probability": 0.97}, {"name": "car", "probability": 0.02}],
+    "scores": {"bus": 1.0},
 }
 _NIGHT_PREDICTION: JsonObject = {
     "predicted": "car",
@@ -36,6 +37,7 @@ _NIGHT_PREDICTION: JsonObject = {
     "ground_truth_probability": 0.11,
     "rank": 2,
     "top": [{"name": "car", "probability": 0.81}, {"name": "bus", "probability": 0.11}],
+    "scores": {"bus": 0.0},
 }
 
 EXAMPLES: dict[type[Contract], JsonObject] = {
@@ -76,6 +78,7 @@ EXAMPLES: dict[type[Contract], JsonObject] = {
     },
     CounterfactualView: {
         "id": "7d1f6a6f0c5f4f4f8a58d3c4a0b1e2d3",
+        "kind": "classification",
         "source": {
             "id": "0f3c7a2b9d8e4c5f8a1b2c3d4e5f6a7b",
             "position": 0,

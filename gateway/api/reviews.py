@@ -5,17 +5,14 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from gateway.api.dependencies import Cursor, Gateway, JobId, Limit, Owner, Reviewer, problems
-from gateway.confirmations.doses import start_doses
-from gateway.confirmations.orders import confirm
 from gateway.database.sessions import reading
 from gateway.feedback import calibration, marks, reviews
 from gateway.feedback.ratings import sync_job
 from gateway.jobs import jobs
 from shared.schemas.calibration import JobCalibration
-from shared.schemas.effects import DoseRequest
 from shared.schemas.jobs import Digest, JobDetail
 from shared.schemas.own_images import MarkRequest, MarkView, OwnImagesView
-from shared.schemas.reviews import ConfirmationJob, ConfirmationRequest, ReviewRequest, ReviewsPage, ReviewView
+from shared.schemas.reviews import ReviewRequest, ReviewsPage, ReviewView
 
 router = APIRouter(tags=["reviews"])
 
@@ -44,25 +41,6 @@ def show_calibration(job: JobId, gateway: Gateway, owner: Owner) -> JobCalibrati
     """
     with reading(gateway.sessions) as session:
         return calibration.calibration_of(session, owner, job)
-
-
-@router.post("/jobs/{job}/confirmation", status_code=202, responses=problems(s404="no such job", s409="no finding"))
-def confirm_findings(job: JobId, request: ConfirmationRequest, gateway: Gateway, owner: Owner) -> ConfirmationJob:
-    """Start a job that tests the findings of a job again, with an unrelated editor.
-
-    `not_tested` of the reply names the findings that it leaves out, and why. When it is done, `POST /jobs/{job}/report`
-    adds its verdicts to the findings.
-    """
-    return confirm(gateway, owner, job, request)
-
-
-@router.post("/jobs/{job}/doses", status_code=202, responses=problems(s404="no such job", s409="no weakness"))
-def dose_findings(job: JobId, request: DoseRequest, gateway: Gateway, owner: Owner) -> JobDetail:
-    """Start a job that renders the edits of a job's weaknesses at half, full and stronger dose, and undone.
-
-    When it is done, `POST /jobs/{job}/report` adds the dose curves to the findings.
-    """
-    return start_doses(gateway, owner, job, request)
 
 
 @router.post("/jobs/{job}/report", status_code=202, responses=problems(s404="no such job", s409="the job is not done"))

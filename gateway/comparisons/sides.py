@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sqlalchemy import select
+from sqlalchemy import and_, select
 from sqlalchemy.orm import Session
 
 from gateway.analysis.effects import Scores
-from gateway.database.tables import Job
+from gateway.database.tables import OF_SUITES, Job
 from gateway.jobs import jobs
 from gateway.results.job_rows import JobRows, load_rows
 from gateway.results.rounds import rounds_of
@@ -109,7 +109,8 @@ def _refuse_incomparable(session: Session, sides: Sides) -> None:
 
 def comparable_jobs(session: Session, owner: str, job: Job, limit: int) -> Sequence[Job]:
     """The newest other jobs with which a job may be compared: finished ones of its kind; of a suite run, other runs."""
-    same_suite = Job.suite_id.is_(None) if job.suite_id is None else Job.suite_id == job.suite_id
+    of_suite = and_(Job.purpose == "run", Job.parent_id == job.parent_id)
+    same_suite = of_suite if job.purpose == "run" else Job.purpose.not_in(OF_SUITES)
     finished = Job.state != "running", Job.deleted_at.is_(None), Job.id.not_in([job.id, job.suite_id or job.id])
     query = select(Job).where(Job.owner_id == owner, Job.kind == job.kind, same_suite, *finished)
     return session.scalars(query.order_by(Job.created_at.desc(), Job.id).limit(limit)).all()

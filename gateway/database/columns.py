@@ -12,7 +12,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from gateway.methods import JobMethod, read_method
 from shared.schemas.base import Contract, JsonObject, Kind
 from shared.schemas.designs import DesignKind
-from shared.schemas.jobs import JobState
+from shared.schemas.jobs import JobState, Purpose
 from shared.schemas.masks import MaskSpec
 from shared.schemas.metrics import OriginalsCheck
 from shared.schemas.service import ServiceInfo
@@ -98,6 +98,12 @@ class StoredSpec(Contract):
     refused: dict[str, OriginalsCheck] = Field(default_factory=dict)
     revision: str = ""
 
+    @property
+    def reserve(self) -> str:
+        """Why nobody should rely on figures of the job's images; "" without a reason."""
+        note = self.outside_domain_note
+        return note and f"Do not rely on these results: {note}"
+
 
 class JobColumns(TypedDict):
     """A row of `tables.Job`; a missing column has its default."""
@@ -116,7 +122,8 @@ class JobColumns(TypedDict):
     spec: JsonObject
     idempotency_key: NotRequired[str | None]
     request_hash: NotRequired[str]
-    suite_id: NotRequired[str]
+    purpose: NotRequired[Purpose]
+    parent_id: NotRequired[str | None]
     finished_at: NotRequired[datetime]
 
 

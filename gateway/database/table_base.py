@@ -19,7 +19,7 @@ from gateway.database.sessions import UtcDateTime
 from gateway.methods import JobMethod
 from shared.schemas.base import JsonObject, Kind
 from shared.schemas.designs import RoundPlan
-from shared.schemas.jobs import JobState, Stage
+from shared.schemas.jobs import JobState, Purpose, Stage
 from shared.schemas.repairs import RepairProgress, RepairRequest, RepairResult
 from shared.schemas.service import ServiceInfo
 from shared.schemas.studies import ItemKind, StudyRequest
@@ -65,6 +65,7 @@ class Table(DeclarativeBase):
         StudyRequest: ContractColumn(StudyRequest),
         SuiteFilters: ContractColumn(SuiteFilters, exclude_none=True),
         JobState: String(16),
+        Purpose: String(16),
         Kind: String(16),
         ItemKind: String(16),
         SourceImageState: String(16),

@@ -51,12 +51,13 @@ from gateway.methods import JobMethod
 from shared.logging import request_id
 from shared.schemas.base import JsonObject, Kind
 from shared.schemas.designs import RoundPlan
-from shared.schemas.jobs import JobState, Stage
+from shared.schemas.jobs import JobState, Purpose, Stage
 from shared.schemas.repairs import RepairProgress, RepairRequest, RepairResult
 from shared.schemas.results import JobResults
 from shared.schemas.service import ServiceInfo
 from shared.schemas.suites import SuiteFilters
 
+OF_SUITES: tuple[Purpose, ...] = ("suite", "run")
 _UNFINISHED_SQL = "state IN ('pending', 'leased')"
 
 
@@ -92,7 +93,9 @@ class Job(Leased, Table):
     A job is leased for its analysis when all its source images are finished; `done` means that its report exists.
     `report_due`: the job was cancelled, and the report of its finished images is not written yet.
     `request_id` names the HTTP request that created the job, in the log lines of all work on it.
-    `suite_id`: the suite that the job tests a release against; for the suite's own job, its id.
+    A job that is not for `test` is on the rows of the job or suite `parent_id`: it tests findings again
+    (`confirmation`), renders weaknesses at other doses (`doses`), keeps the images of a suite (`suite`, with the
+    suite's id) or tests a release against a suite (`run`, whose parent is the suite).
     `events` counts the job's events: taking the next number locks the job's row, so numbers become visible in order.
     `counts` are the counters of `gateway.database.counts`. A job with `deleted_at` is hidden, and its rows are being
     removed (`gateway.operations.deletion`). Pages are sorted by (created_at, id), newest first.
@@ -123,7 +126,8 @@ class Job(Leased, Table):
     idempotency_key: Mapped[str | None] = mapped_column(String(200))
     request_hash: Mapped[str] = mapped_column(String(64), default="")
     request_id: Mapped[str] = mapped_column(String(64), default=request_id)
-    suite_id: Mapped[str | None] = mapped_column(String(64), index=True)
+    purpose: Mapped[Purpose] = mapped_column(default="test", server_default="test")
+    parent_id: Mapped[str | None] = mapped_column(String(64), index=True)
     events: Mapped[int] = mapped_column(default=0)
     counts: Mapped[dict[str, int]] = mapped_column(default=dict, server_default="{}")
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
@@ -136,6 +140,11 @@ class Job(Leased, Table):
     report: Mapped[Report | None] = relationship(
         back_populates="job", cascade="all, delete-orphan", passive_deletes=True
     )
+
+    @property
+    def suite_id(self) -> str | None:
+        """The suite of a suite's job or of a run."""
+        return self.id if self.purpose == "suite" else self.parent_id if self.purpose == "run" else None
 
     @property
     def stored_spec(self) -> StoredSpec:

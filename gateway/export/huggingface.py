@@ -215,7 +215,7 @@ def _schema(note: ExportNote) -> pa.Schema:
 def _card(export: Exporting) -> str:
     masks = export.note.masks
     return f"""---
-task_categories: [image-{"classification" if masks is None else "segmentation"}]
+task_categories: [image-{export.note.kind}]
 configs:
 - config_name: default
   data_files:

@@ -169,6 +169,7 @@ def open_export(sessions: Sessions, owner: str, job_id: str, format_name: Format
         task_description=job.task_description,
         methods=[method.choice() for method in job.methods],
         models=job.models,
+        kind=job.kind,
         classes=list(dict.fromkeys([*job.classes, *(label for label in labels if label is not None)])),
         masks=masks,
         profile=job.profile,

@@ -9,6 +9,7 @@ from random import Random
 
 from gateway.intake.sources import KeptImage, SourceFile
 from gateway.jobs.choices import Plan
+from gateway.kinds import KINDS
 from gateway.methods import JobMethod
 from gateway.methods.counterfactual import UNKNOWN, Background, scene_of
 from shared.problems import InvalidInput
@@ -32,10 +33,11 @@ def check_compositions(plan: Plan, profile: Profile, object_masks: bool) -> None
                 "to `methods`, or leave the masks out"
             )
         return
-    if "moved" in needing and plan.kind == "segmentation":
+    kind = KINDS[plan.kind]
+    if "moved" in needing and kind.localised:
         raise InvalidInput(
-            f"{needing['moved']} moves objects, and the masks of a segmentation job would not move with them; test a "
-            "classifier with it, or choose another method"
+            f"{needing['moved']} moves objects, and the {kind.truths} of a {kind.name} job would not move with them; "
+            "test a classifier with it, or choose another method"
         )
     if object_masks:
         return

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from gateway.intake.masks import mask_reader
 from gateway.jobs.model_choice import choose_models, kind_of, refuse_unknown_classes
+from gateway.kinds import KINDS, announced_kind
 from gateway.methods import METHODS, JobMethod
 from gateway.methods.caption import IMAGE_DOMAIN
 from gateway.methods.checks import LABEL, LABEL_BY_RANK, UNCALIBRATED
@@ -20,7 +21,6 @@ from shared.profiles import CheckCalibration, Profile, load_profile, shipped_pro
 from shared.schemas.base import JsonObject, Kind
 from shared.schemas.evaluation import ModelUnderTestInfo
 from shared.schemas.jobs import JobSpec, MethodInfo, MethodsReply
-from shared.schemas.masks import MAX_MASK_CLASSES
 from shared.schemas.profiles import ProfilesReply, ProfileView
 from shared.schemas.validity import VALIDITY, signals_of
 from shared.weights import Server, Weights
@@ -46,11 +46,12 @@ def plan(spec: JobSpec, profile: Profile, available: Sequence[ModelUnderTestInfo
     for name in parameters:
         _check_needs(name, profile)
     models = choose_models(spec, profile, available)
-    kind = kind_of(models, "classification" if spec.masks is None else "segmentation")
-    if kind == "classification" and spec.masks is not None:
+    truth = KINDS[announced_kind(spec)]
+    kind = kind_of(models, truth.name)
+    if kind != truth.name and truth.announced(spec):
         raise InvalidInput(
-            f"the ground truth is masks, but the model under test {models[0].name!r} classifies; choose "
-            "segmenters, or leave out `masks`"
+            f"the ground truth is {truth.truths}, but the model under test {models[0].name!r} {KINDS[kind].does}; "
+            f"choose {truth.models}, or leave out `{truth.truths}`"
         )
     _check_calibration(spec, profile, kind)
     classes = _classes(spec, models, kind)
@@ -67,9 +68,10 @@ def _classes(spec: JobSpec, models: Sequence[ModelUnderTestInfo], kind: Kind) ->
     if spec.masks is not None:
         classes = list(mask_reader(spec.masks, spec.label_map).classes)
         refuse_unknown_classes(classes, models)
-    if kind == "segmentation" and len(classes) > MAX_MASK_CLASSES:
+    models_of_kind, most = KINDS[kind].models, KINDS[kind].most_classes
+    if most is not None and len(classes) > most:
         raise InvalidInput(
-            f"the segmenters know {len(classes)} classes, more than {MAX_MASK_CLASSES}; test them in jobs of their own"
+            f"the {models_of_kind} know {len(classes)} classes, more than {most}; test them in jobs of their own"
         )
     return classes
 
@@ -174,8 +176,8 @@ def _few_steps(name: str, profile: Profile, request: JsonObject) -> JsonObject:
 
 
 def _protected_things(name: str, profile: Profile, kind: Kind) -> JsonObject:
-    """The parameter `protect` in a segmentation job: the things of the profile's segmenter keep their shapes."""
-    things = profile.diffusion.keep_labels if profile.diffusion.segmenter and kind == "segmentation" else []
+    """The parameter `protect` where truth has places: the things of the profile's segmenter keep their shapes."""
+    things = profile.diffusion.keep_labels if profile.diffusion.segmenter and KINDS[kind].localised else []
     takes_protection = name in METHODS and "protection" in METHODS[name].parameters.model_fields
     return {"protect": [*things]} if takes_protection and things else {}
 

@@ -22,7 +22,7 @@ from gateway.database.events import add_event, events_after
 from gateway.database.owner_tables import Image
 from gateway.database.pagination import SortKey, page_of
 from gateway.database.sessions import insert_missing
-from gateway.database.tables import Counterfactual, Job, JobBackground, JobRound, Report, SourceImage
+from gateway.database.tables import OF_SUITES, Counterfactual, Job, JobBackground, JobRound, Report, SourceImage
 from gateway.intake.sources import KeptMask, SourceFile
 from gateway.jobs.choices import Plan
 from gateway.jobs.plans import PlannedJob, describe_plan
@@ -119,8 +119,7 @@ def create(session: Session, owner: str, order: Order) -> tuple[str, bool]:
 
 def find(session: Session, owner: str, job_id: str) -> Job:
     """The owner's job or suite run. Raises NotFound, also for another owner's job and for the job of a suite itself."""
-    is_suite = Job.suite_id.is_not_distinct_from(Job.id)
-    mine = select(Job).where(Job.id == job_id, Job.owner_id == owner, Job.deleted_at.is_(None), ~is_suite)
+    mine = select(Job).where(Job.id == job_id, Job.owner_id == owner, Job.deleted_at.is_(None), Job.purpose != "suite")
     job = session.scalar(mine)
     if job is None:
         raise NotFound(f"there is no job {job_id!r}; GET /jobs lists yours")
@@ -186,7 +185,7 @@ def describe_test_set(session: Session, job_id: str) -> list[str]:
 
 def listing(session: Session, owner: str, cursor: str | None, limit: int) -> JobsPage:
     """A page of the owner's jobs, newest first, without the runs of suites."""
-    mine = select(Job).where(Job.owner_id == owner, Job.suite_id.is_(None), Job.deleted_at.is_(None))
+    mine = select(Job).where(Job.owner_id == owner, Job.purpose.not_in(OF_SUITES), Job.deleted_at.is_(None))
     order: SortKey = {Job.created_at: datetime, Job.id: str}
     rows, following = page_of(session, mine, order, cursor, limit, descending=True)
     return JobsPage(jobs=[view(job) for job in rows], next=following)
@@ -252,6 +251,8 @@ def view(job: Job) -> JobView:
         classes=job.classes,
         profile=job.profile,
         seed=job.seed,
+        purpose=job.purpose,
+        parent=job.parent_id,
         created_at=job.created_at,
         finished_at=job.finished_at,
     )
@@ -277,6 +278,8 @@ def _job_row(job_id: str, owner: str, order: Order) -> JobColumns:
         "spec": order.spec.model_dump(mode="json") | {"outside_domain_note": order.outside_domain},
         "idempotency_key": order.idempotency_key,
         "request_hash": order.hash,
+        "purpose": order.spec.purpose or "test",
+        "parent_id": order.spec.parent,
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from gateway.intake.intake import refuse_unknown_labels
+from gateway.kinds import announced_kind
 from shared.problems import InvalidInput
 from shared.profiles import Profile
 from shared.schemas.base import Kind
@@ -26,7 +27,7 @@ def _tested_models(
     """The models that the spec names, else the profile's default models of the kind of the ground truth."""
     if spec.models is not None:
         return models_by_name(spec.models, available)
-    kind: Kind = "classification" if spec.masks is None else "segmentation"
+    kind = announced_kind(spec)
     defaults = models_by_name(profile.defaults.models, available)
     of_kind = [model for model in defaults if model.kind == kind]
     if defaults and not of_kind:
@@ -47,14 +48,12 @@ def models_by_name(names: Sequence[str], available: Sequence[ModelUnderTestInfo]
 
 
 def kind_of(models: Sequence[ModelUnderTestInfo], otherwise: Kind) -> Kind:
-    """The kind of the models; `otherwise` without models. Raises InvalidInput for models of both kinds."""
-    kinds: dict[str, str] = {model.kind: model.name for model in models}
+    """The kind of the models; `otherwise` without models. Raises InvalidInput for models of several kinds."""
+    kinds: dict[Kind, str] = {model.kind: model.name for model in models}
     if len(kinds) > 1:
         pairs = " and ".join(f"{name!r} is for {kind}" for kind, name in kinds.items())
         raise InvalidInput(f"{pairs}; test models of one kind in a job")
-    if "segmentation" in kinds:
-        return "segmentation"
-    return "classification" if kinds else otherwise
+    return next(iter(kinds), otherwise)
 
 
 def refuse_unknown_truths(labels: Collection[str], models: Sequence[ModelUnderTestInfo], advice: str) -> None:

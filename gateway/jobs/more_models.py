@@ -12,6 +12,7 @@ from gateway.database.sessions import reading
 from gateway.database.tables import JobRound, SourceImage
 from gateway.jobs import jobs
 from gateway.jobs.model_choice import kind_of, models_by_name, refuse_unknown_classes, refuse_unknown_truths
+from gateway.kinds import KINDS
 from gateway.models_under_test import models
 from gateway.queue import job_states
 from shared.problems import Conflict, InvalidInput
@@ -37,7 +38,7 @@ def add_to_job(context: Context, owner: str, job_id: str, names: Sequence[str]) 
             raise InvalidInput(f"a job tests at most {MAX_MODELS_OF_JOB} models, and this one tests {len(job.models)}")
         if kind_of(added, job.kind) != job.kind:
             raise InvalidInput(f"{added[0].name!r} does {added[0].kind}, and the job tests {job.kind}")
-        if job.kind == "segmentation":
+        if KINDS[job.kind].localised:
             refuse_unknown_classes(job.classes, added)
         truths = select(SourceImage.ground_truth).where(SourceImage.job_id == job_id).distinct()
         labels = {label for label in session.scalars(truths) if label is not None}

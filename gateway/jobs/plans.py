@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from gateway.jobs.designs import design_of
 from gateway.jobs.rounds import renderings_of_design
-from gateway.jobs.sensitivity import GroupedTruth, sensitivity_of
+from gateway.jobs.sensitivity import GroupedTruth, planned, sensitivity_of
 from gateway.jobs.sequences import (
     PlannedImage,
     folders_suffice,
@@ -19,8 +19,9 @@ from gateway.jobs.sequences import (
     may_be_one_sequence,
     repeated_images,
 )
+from gateway.kinds import checks_elsewhere
 from gateway.methods import METHODS, JobMethod
-from gateway.methods.checks import CHECKS, LABEL, LIMITS, RECAPTION, RENDERED_CHECKS, effective_thresholds, factors_off
+from gateway.methods.checks import LABEL, LIMITS, RECAPTION, RENDERED_CHECKS, effective_thresholds, factors_off
 from gateway.methods.controlled import ControlledParameters
 from gateway.methods.counterfactual import FACTORS, Thresholds
 from gateway.methods.validity import CheckParameters
@@ -80,7 +81,7 @@ def describe_plan(
         outside_domain=job.outside_domain,
         design=design_of(job.design, job.budget, job.methods),
         renderings=renderings_of_design(job.design, job.budget, job.methods, len(images)),
-        sensitivity=sensitivity_of(truths, job.methods, job.kind),
+        sensitivity=sensitivity_of(truths, job.methods, job.kind, planned(job.design)),
     )
 
 
@@ -96,24 +97,20 @@ def checks_off(methods: Sequence[JobMethod], kind: Kind) -> dict[str, list[str]]
 
     They have no threshold, or only thresholds that are not above the lowest possible score (`factors_off`). The factors
     for which alone a check refuses nothing follow it in brackets. A method with the combined check `validity` is left
-    out: that check weighs all scores. Checks apply to jobs with the ground truth that they need, and `recaption` to
-    those that ask for it.
+    out: that check weighs all scores. Some checks apply to some kinds (`TaskKind.checks`), `recaption` to jobs that ask
+    for it.
     """
+    elsewhere = checks_elsewhere(kind)
     off: dict[str, list[str]] = {}
     for method in methods:
         parameters = method.parameters
         if not isinstance(parameters, CheckParameters) or VALIDITY in effective_thresholds(method.thresholds):
             continue
         asked = [name for name in METHODS[method.name].checks if parameters.recaption or name != RECAPTION]
-        applying = [name for name in asked if CHECKS[name].truth in _truths(kind)]
+        applying = [name for name in asked if name not in elsewhere]
         if checks := _off(applying, {**LIMITS, **method.thresholds}):
             off[method.name] = checks
     return off
-
-
-def _truths(kind: Kind) -> tuple[str, str]:
-    """The ground truth that checks of a job of this kind may need."""
-    return "", "mask" if kind == "segmentation" else "class"
 
 
 def _off(checks: Sequence[str], thresholds: Thresholds) -> list[str]:
@@ -133,7 +130,8 @@ def _words(factors: Sequence[str]) -> str:
 
 def unchecked_methods(methods: Sequence[JobMethod], kind: Kind) -> list[str]:
     """The methods that render new images without any check that could reject one, even an image of noise."""
-    deciding = {VALIDITY, LABEL, *(name for name in RENDERED_CHECKS if CHECKS[name].truth in _truths(kind))}
+    elsewhere = checks_elsewhere(kind)
+    deciding = {VALIDITY, LABEL, *(name for name in RENDERED_CHECKS if name not in elsewhere)}
     return [
         method.name
         for method in methods

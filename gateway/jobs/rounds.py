@@ -14,6 +14,7 @@ from gateway.analysis.allocation import LARGEST_SHARE, SCREENING_SHARE
 from gateway.intake.sources import SourceFile
 from gateway.jobs.choices import Plan
 from gateway.jobs.designs import planned_renderings, renderings, values_of, with_values
+from gateway.kinds import KINDS
 from gateway.methods import JobMethod
 from shared.problems import InvalidInput
 from shared.schemas.designs import ChosenValue, DesignKind, PlaceShare, RoundPlan
@@ -113,7 +114,7 @@ def _steer(plan: Plan, sources: Sequence[SourceFile]) -> list[JobMethod]:
         raise InvalidInput(
             "an adaptive design steers one method, dillema, lance or instruct; name it alone in `methods`"
         )
-    if plan.kind != "classification" or not plan.models:
+    if KINDS[plan.kind].localised or not plan.models:
         raise InvalidInput("an adaptive design needs classifiers as models under test; choose a balanced one")
     usable = [source for source in sources if not source.failure]
     if any(source.label is None for source in usable):

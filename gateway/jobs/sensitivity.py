@@ -11,38 +11,43 @@ from typing import NamedTuple
 
 from gateway.analysis.limits import LEAST_SOURCES
 from gateway.analysis.power import ACCURACY, POWER, detectable_drop, sources_needed
+from gateway.kinds import KINDS
 from gateway.methods import JobMethod
 from shared.schemas.base import Kind
+from shared.schemas.designs import DesignKind
 from shared.schemas.plans import DetectableDrop, ImagesNeeded, Sensitivity, Unit
 
 DROPS = (0.5, 0.25, 0.1)  # the images needed for these are in every plan
 GOAL = 0.1  # each class's sentence says how many images detect this drop
-OF_MASKS = (
-    " An image counts for each class in its mask. IoU varies less between images than accuracy, so smaller drops in "
-    "IoU may be detectable."
-)
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
     """What power depends on: the share of edits that are accepted, and the models' accuracy on null arms (0 … 1).
 
-    Before a job starts they are assumed as 1 and 0.95. Its report uses its own share of accepted edits and the accuracy
-    of its least accurate model.
+    `paired`: each cell has one edit of an image, and their number is fixed; see `Differences`. Before a job starts they
+    are assumed as 1 and 0.95. Its report uses its own share of accepted edits and the accuracy of its least accurate
+    model.
     """
 
     acceptance: float = 1.0
     accuracy: float = ACCURACY
     observed: bool = False
+    paired: bool = True
 
     def drop(self, sources: int, family: int) -> float | None:
         """The smallest drop that this number of source images detects."""
-        return detectable_drop(round(self.acceptance * sources), family, self.accuracy)
+        return detectable_drop(round(self.acceptance * sources), family, self.accuracy, self.paired)
 
     def images_to_detect(self, drop: float, family: int) -> int | None:
         """The number of source images that detect a drop."""
-        accepted = sources_needed(drop, family, self.accuracy)
+        accepted = sources_needed(drop, family, self.accuracy, self.paired)
         return None if accepted is None or not self.acceptance else math.ceil(accepted / self.acceptance)
+
+
+def planned(design: DesignKind) -> Conditions:
+    """The conditions assumed before a job."""
+    return Conditions(paired=design != "adaptive")
 
 
 PLANNED = Conditions()
@@ -75,10 +80,11 @@ def sensitivity_of(
     edits = max((method.parameters.cells() for method in methods), default=1)
     sizes = {label: list(groups.values()) for label, groups in sorted(by_class.items())}
     unit: Unit = "group" if max(whole.values(), default=0) > 1 else "image"
+    seeds = max((getattr(method.parameters, "seeds_per_edit", 1) for method in methods), default=1)
+    paired = conditions.paired and KINDS[kind].right_or_wrong and unit == "image" and seeds == 1
+    conditions = replace(conditions, paired=paired)
     result = sensitivity(sizes, edits, conditions, unit)
-    if kind == "classification":
-        return result
-    return result.model_copy(update={"assumption": result.assumption + OF_MASKS})
+    return result.model_copy(update={"assumption": result.assumption + KINDS[kind].on_power})
 
 
 def sensitivity(

@@ -25,10 +25,10 @@ from gateway.jobs.model_choice import class_lists
 from gateway.jobs.plans import PlannedJob, describe_plan
 from gateway.jobs.rounds import planned_rounds
 from gateway.jobs.sequences import PlannedImage
+from gateway.kinds import KINDS
 from gateway.methods.counterfactual import Background
 from gateway.models_under_test import models
 from gateway.storage import images
-from shared.archives import is_archive
 from shared.problems import InvalidInput
 from shared.schemas.jobs import ImageFailure, JobDetail, JobSpec, ManifestImage
 from shared.schemas.plans import JobPlan
@@ -69,21 +69,12 @@ def submit(context: Context, owner: str, submission: Submission) -> JobDetail:
     A refused request stores only images, which belong to no owner. Raises InvalidInput, Malformed, TooLarge,
     Conflict; NotReady when the evaluator cannot list the models under test.
     """
-    spec = submission.spec
-    job_plan = _plan(context, owner, spec)
-    intake = _label(_sources(context, owner, submission, job_plan), submission, job_plan)
-    sources = intake.sources
-    usable = sum(not source.failure for source in sources)
-    read = partial(_read_image, context)
-    outside = outside_domain(context, job_plan.methods, spec.outside_domain, _digests(sources), read)
-    job_plan = with_backgrounds(job_plan, sources, spec.seed, partial(_find, context, owner), uploaded=True)
-    job_plan = with_design(job_plan, spec, context.profile.defaults.values, usable)
-    spec, screening = planned_rounds(spec, job_plan, sources)
-    profile = context.profile.profile.name
-    order = jobs.Order(spec, job_plan, profile, sources, submission.idempotency_key, screening, _lines(intake), outside)
+    job_plan = _plan(context, owner, submission.spec)
+    intake = _sources(context, owner, submission, job_plan)
+    order = _prepare(context, owner, submission, job_plan, ReadImages(intake, None), uploaded=True)
     with context.sessions.begin() as session:
-        images.record_images(session, owner, [source.image for source in sources if source.image is not None])
-        images.record_masks(session, owner, [source.mask for source in sources if source.mask is not None])
+        images.record_images(session, owner, [source.image for source in order.sources if source.image is not None])
+        images.record_masks(session, owner, [source.mask for source in order.sources if source.mask is not None])
         job_id, _ = jobs.create(session, owner, order)
     context.wake()
     with reading(context.sessions) as session:
@@ -96,32 +87,48 @@ def plan_submission(context: Context, owner: str, submission: Submission, read: 
     Images of a manifest that are not uploaded yet are the exception: they are counted, not refused. `read`: what
     `read_images` gave, if it was called before.
     """
-    spec = submission.spec
-    job_plan = _plan(context, owner, spec)
+    job_plan = _plan(context, owner, submission.spec)
     if read is None:
         read = _existing_images(context, owner, submission, job_plan.classes)
+    order = _prepare(context, owner, submission, job_plan, read, uploaded=False)
+    job = PlannedJob(
+        task_description=order.spec.task_description,
+        kind=order.plan.kind,
+        methods=order.plan.methods,
+        models=[model.name for model in order.plan.models],
+        classes=order.plan.classes,
+        profile=order.profile,
+        seed=order.spec.seed,
+        design=order.spec.design,
+        budget=order.spec.budget,
+        test_set=[*order.test_set],
+        outside_domain=order.outside_domain,
+    )
+    usable = [_planned_image(source) for source in order.sources if not source.failure]
+    return describe_plan(job, usable, context.settings.working_side, _failures(order.sources)[: jobs.MAX_FAILURES])
+
+
+def _prepare(
+    context: Context, owner: str, submission: Submission, job_plan: Plan, read: ReadImages, uploaded: bool
+) -> jobs.Order:
+    """The job to create, after every check of a request that needs its images. `uploaded`: all of them must be there.
+
+    Raises as `submit`.
+    """
+    spec = submission.spec
+    if spec.parent is not None:
+        with reading(context.sessions) as session:
+            jobs.find(session, owner, spec.parent)
     intake = _label(read.intake, submission, job_plan)
     sources = intake.sources
-    usable = [source for source in sources if not source.failure]
-    outside = outside_domain(context, job_plan.methods, spec.outside_domain, *_readable(context, read))
-    job_plan = with_backgrounds(job_plan, sources, spec.seed, partial(_find, context, owner), uploaded=False)
-    job_plan = with_design(job_plan, spec, context.profile.defaults.values, len(usable))
-    spec, _ = planned_rounds(spec, job_plan, sources)
-    job = PlannedJob(
-        task_description=spec.task_description,
-        kind=job_plan.kind,
-        methods=job_plan.methods,
-        models=[model.name for model in job_plan.models],
-        classes=job_plan.classes,
-        profile=context.profile.profile.name,
-        seed=spec.seed,
-        design=spec.design,
-        budget=spec.budget,
-        test_set=_lines(intake),
-        outside_domain=outside,
-    )
-    images = [_planned_image(source) for source in usable]
-    return describe_plan(job, images, context.settings.working_side, _failures(sources)[: jobs.MAX_FAILURES])
+    usable = sum(not source.failure for source in sources)
+    readable = _readable(context, sources, read.copies)
+    outside = outside_domain(context, job_plan.methods, spec.outside_domain, *readable)
+    job_plan = with_backgrounds(job_plan, sources, spec.seed, partial(_find, context, owner), uploaded=uploaded)
+    job_plan = with_design(job_plan, spec, context.profile.defaults.values, usable)
+    spec, screening = planned_rounds(spec, job_plan, sources)
+    profile = context.profile.profile.name
+    return jobs.Order(spec, job_plan, profile, sources, submission.idempotency_key, screening, _lines(intake), outside)
 
 
 def read_images(context: Context, owner: str, submission: Submission) -> ReadImages:
@@ -165,11 +172,13 @@ def _read_image(context: Context, digest: str) -> bytes:
     return read_stored(context, image_key(digest))
 
 
-def _readable(context: Context, read: ReadImages) -> tuple[Collection[str], Callable[[str], bytes]]:
-    """The images of a dry run to look at: copies of those sent, or those uploaded before."""
-    if read.copies is None:
-        return _digests(read.intake.sources), partial(_read_image, context)
-    return read.copies, read.copies.__getitem__
+def _readable(
+    context: Context, sources: Sequence[SourceFile], copies: Mapping[str, bytes] | None
+) -> tuple[Collection[str], Callable[[str], bytes]]:
+    """The images to look at: those in the store, or a dry run's copies of those sent."""
+    if copies is None:
+        return _digests(sources), partial(_read_image, context)
+    return copies, copies.__getitem__
 
 
 def _plan(context: Context, owner: str, spec: JobSpec) -> Plan:
@@ -296,20 +305,17 @@ def _without_classes(source: SourceFile) -> SourceFile:
 
 
 def _label(intake: Intake, submission: Submission, job_plan: Plan) -> Intake:
-    """The source images with their groups, and with labels that all models know; of equal ones in an archive, one."""
+    """The source images with their groups, and with labels that all models know; of equal ones, one."""
     sources, test_set = _with_labels(intake, submission.spec, job_plan)
-    if submission.uploaded is None and any(is_archive(file.content) for file in submission.files):
-        names, labels = [source.name for source in sources], [source.label for source in sources]
-        kept = distinct(test_set, names, [_identity(source) for source in sources], labels)
-        sources = [sources[position] for position in kept]
-    return Intake(sources, test_set)
+    identities, labels = [_identity(source) for source in sources], [source.label for source in sources]
+    names = [source.name or (identity or "")[:12] for source, identity in zip(sources, identities, strict=True)]
+    return Intake([sources[position] for position in distinct(test_set, names, identities, labels)], test_set)
 
 
 def _identity(source: SourceFile) -> str | None:
     """The digests of an image and its mask, which equal ones have in common; None for an image that failed."""
-    if source.image is None:
-        return None
-    return source.image.digest + (source.mask.digest if source.mask is not None else "")
+    digest = source.upload if source.image is None else source.image.digest
+    return digest + ("" if source.mask is None else source.mask.digest) or None
 
 
 def _with_labels(intake: Intake, spec: JobSpec, job_plan: Plan) -> tuple[list[SourceFile], TestSet]:
@@ -324,11 +330,12 @@ def _with_labels(intake: Intake, spec: JobSpec, job_plan: Plan) -> tuple[list[So
         labels_from = UNWANTED if spec.masks is None else "the ground truth is the masks"
         sources = [replace(source, label=None) for source in sources]
         return sources, replace(test_set, labels_from=labels_from)
-    if job_plan.kind == "segmentation" and any(source.label is not None for source in sources):
+    kind = KINDS[job_plan.kind]
+    if kind.localised and any(source.label is not None for source in sources):
         names = ", ".join(repr(model.name) for model in job_plan.models)
         raise InvalidInput(
-            f"the ground truth is a label for each image, but {names} segments: send masks, choose classifiers, or "
-            f"{WITHOUT_LABELS} to test whether predictions stay the same"
+            f"the ground truth is a label for each image, but {names} {kind.does}: send {kind.truths}, choose "
+            f"classifiers, or {WITHOUT_LABELS} to test whether predictions stay the same"
         )
     lists = class_lists(job_plan.models)
     lists = {"`classes`": spec.classes, **lists} if spec.classes else lists

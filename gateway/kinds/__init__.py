@@ -12,9 +12,27 @@ from typing import Any
 from gateway.kinds import classification, segmentation
 from gateway.kinds.task_kind import Scored, TaskKind
 from shared.schemas.base import Kind
+from shared.schemas.effects import Metric
+from shared.schemas.jobs import JobSpec
 
 KINDS: Mapping[Kind, TaskKind[Any, Any]] = {
     kind.name: kind for kind in (classification.CLASSIFICATION, segmentation.SEGMENTATION)
 }
 
-__all__ = ["KINDS", "Scored", "TaskKind"]
+
+def of_metric(metric: Metric) -> TaskKind[Any, Any]:
+    """The kind whose scores a metric is of."""
+    return next(kind for kind in KINDS.values() if kind.metric == metric)
+
+
+def announced_kind(spec: JobSpec) -> Kind:
+    """The kind of the ground truth that a spec announces; without one, labels of images."""
+    return next((kind.name for kind in KINDS.values() if kind.announced(spec)), "classification")
+
+
+def checks_elsewhere(kind: Kind) -> set[str]:
+    """The checks that other kinds have, and this one has not."""
+    return {check for other in KINDS.values() for check in other.checks} - {*KINDS[kind].checks}
+
+
+__all__ = ["KINDS", "Scored", "TaskKind", "announced_kind", "checks_elsewhere", "of_metric"]

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+import numpy as np
+
+from gateway.analysis.certainty import Level
+from gateway.analysis.components import RenderingCost
+from gateway.analysis.effects import Originals, Scores
+from gateway.kinds.originals import OriginalsJudge
+from gateway.kinds.rows import NO_PHRASES, CompletePair, EditPhrases, PredictionRow, SourceNumbers
 from shared.endpoints import Endpoint
 from shared.schemas.base import ImagePayload, JsonObject, Kind
 from shared.schemas.effects import Metric
+from shared.schemas.jobs import JobSpec
+from shared.schemas.results import Relation
 
 TOP = 5  # classes that a prediction keeps
 
 Answer = TypeVar("Answer")
 Truth = TypeVar("Truth")
+Fields = Mapping[str, object]  # of `ModelResults`
 
 
 class Scored(NamedTuple):
@@ -30,21 +40,83 @@ class Scored(NamedTuple):
     image: bytes | None = None
 
 
+class KindRows(NamedTuple):
+    """The scores of one model under one method, of the kind's own class, and what else its figures need.
+
+    `originals` has all source images with a truth and a prediction, `phrases` those of the `scores`. `classes` names
+    the predicted classes by number.
+    """
+
+    scores: Scores
+    originals: Originals = Originals(np.zeros(0, np.int64), np.zeros(0, np.int64))
+    phrases: EditPhrases = NO_PHRASES
+    classes: tuple[str, ...] = ()
+
+
+class Detail(Protocol):
+    """Collects what a kind keeps of the predictions beside their scores, one source image at a time."""
+
+    def add(self, numbers: SourceNumbers, original: PredictionRow | None, pairs: Sequence[CompletePair]) -> None:
+        """Add a source image: the prediction for it, and its complete pairs, whose scores are added in this order."""
+
+    def rows(self, scores: Scores) -> KindRows:
+        """All that was added, with the scores of all pairs."""
+
+
+class Measurement(NamedTuple):
+    """What the figures of a kind depend on beside the rows: method, cost of a rendering, colours of classes, seed."""
+
+    method: str
+    cost: RenderingCost
+    colours: Sequence[str]
+    seed: int
+
+
 @dataclass(frozen=True, slots=True)
 class TaskKind(Generic[Answer, Truth]):
     """Everything about a kind that is not about all kinds.
+
+    `models` and `does`: what its models are, and do; `truth` and `truths`: what its ground truth is. `announced`:
+    whether a spec announces this ground truth. `localised`: truth and predictions lie at places of the image; else
+    the image as a whole has them. `right_or_wrong`: scores are 0 or 1. `level`: a mean score with its interval.
+    `checks`: those that only some kinds have. `most_classes` of a job (None: any number). `on_power`: what a plan adds
+    on the drops that it can detect.
 
     `answers`: of a reply of the `endpoint`, for each image, by the classes of the job. `truth_of` reads the ground
     truth of a source image, from its label and its mask. `as_truth` turns the answer for an original into the truth of
     a job without ground truth. `changed`: whether an edit changed the prediction, given that for the original; None if
     it is not known.
+
+    `detail` and `originals` collect rows of predictions, given the classes of the job; the latter judges a model
+    (relation, seed). `figures`: the fields of `ModelResults` that the kind alone has. `at_confidence`: the scores, and
+    these fields, if predictions below a confidence (0 … 1) count as none; None where predictions have none.
     """
 
     name: Kind
+    models: str
+    does: str
+    truth: str
+    truths: str
+    announced: Callable[[JobSpec], bool]
+    localised: bool
+    checks: tuple[str, ...]
     metric: Metric
+    right_or_wrong: bool
+    level: Level
     endpoint: Endpoint[Any, Any]
     answers: Callable[[Any, Sequence[str]], Iterator[Answer]]
     truth_of: Callable[[str | None, ImagePayload | None], Truth | None]
     as_truth: Callable[[Answer], Truth]
     judge: Callable[[Answer, Truth | None, Sequence[str]], Scored]
     changed: Callable[[Scored, Scored], bool | None]
+    detail: Callable[[Sequence[str]], Detail]
+    originals: Callable[[Sequence[str], Relation, int], OriginalsJudge]
+    figures: Callable[[KindRows, Measurement], Fields]
+    at_confidence: Callable[[KindRows, float], tuple[Scores, Fields]] | None = None
+    most_classes: int | None = None
+    on_power: str = ""
+
+    @property
+    def template(self) -> str:
+        """The template with its parts of pages and reports."""
+        return f"_{self.name}.html"

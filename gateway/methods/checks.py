@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -50,6 +50,7 @@ LABEL: Final = "label"
 LIKENESS: Final = "likeness"
 RECAPTION: Final = "recaption"
 SHAPES: Final = "shapes"
+THINGS: Final = "things"
 WORD: Final = "word"
 LABEL_BY_RANK = 0.0  # the threshold of `label` where none is named
 _ZERO = 1e-6  # a shorter difference of unit vectors has no direction
@@ -58,7 +59,7 @@ NOT_FINITE = Verdict(False, "not finite", "the generator computed NaN or infinit
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class ImageSignals:
     """What the services measured of an image; None where they were not asked, or had nothing to measure."""
 
     agreement: float | None = None
@@ -79,18 +80,17 @@ class Check:
     image whose score is below the threshold, in the words of `refusal`; `lost` may say that it refuses at any score.
     `lowest`: the lowest score that an image can have. `limit`: its threshold where none is named; None: it only scores.
 
-    `arms`: whether null and sham arms must pass it, too. `truth`: the ground truth that it needs. `of_scorer`: whether
+    `arms`: whether null and sham arms must pass it, too. `of_scorer`: whether
     a second scorer repeats it. `unmade`: the verdict on an image without its score, if a method has the check.
     `fitted`: whether reviews may fit its threshold, since its score alone decides. `more_signals`: scores beside
     its own that enter a model of validity.
     """
 
     name: ImageCheck
-    scores: Callable[[Measured], Scores]
+    scores: Callable[[ImageSignals], Scores]
     refusal: str
     lowest: float
     arms: bool = False
-    truth: Literal["", "class", "mask"] = ""
     limit: float | None = None
     of_scorer: bool = False
     lost: Callable[[Scores, float], str] = lambda scores, lowest: ""
@@ -105,16 +105,16 @@ class Check:
         return self.refusal.format(score=scores[self.name], lowest=lowest) if scores[self.name] < lowest else ""
 
 
-def _of_vectors(score: Callable[[ImageVectors], Scores]) -> Callable[[Measured], Scores]:
+def _of_vectors(score: Callable[[ImageVectors], Scores]) -> Callable[[ImageSignals], Scores]:
     return lambda measured: score(measured.vectors) if measured.vectors else {}
 
 
-def _of_captions(score: Callable[[ImageVectors, Vector, Vector], Scores]) -> Callable[[Measured], Scores]:
+def _of_captions(score: Callable[[ImageVectors, Vector, Vector], Scores]) -> Callable[[ImageSignals], Scores]:
     """Scores by the old and the new caption; a null arm has none."""
     return _of_vectors(lambda vectors: score(vectors, *vectors.captions) if vectors.captions else {})
 
 
-def _of_shapes(score: Callable[[ShapesOutcome], Scores]) -> Callable[[Measured], Scores]:
+def _of_shapes(score: Callable[[ShapesOutcome], Scores]) -> Callable[[ImageSignals], Scores]:
     return lambda measured: score(measured.shapes) if measured.shapes else {}
 
 
@@ -174,7 +174,7 @@ _CHECKS = (  # in the order of the columns of a model of validity
     Check(  # zero-shot, the scorer names the ground truth; off at a threshold below 0 only
         LABEL, _of_vectors(_label),
         "the ground truth has a probability of only {score:.0%}; expected at least {lowest:.0%}",
-        lost=_label_lost, lowest=math.nextafter(0.0, -1.0), arms=True, truth="class", of_scorer=True,
+        lost=_label_lost, lowest=math.nextafter(0.0, -1.0), arms=True, of_scorer=True,
     ),
     Check(  # the image is closer to the new caption than to the old one; the gain: by how much more than the source
         "caption",
@@ -226,14 +226,14 @@ _CHECKS = (  # in the order of the columns of a model of validity
         SHAPES, _of_shapes(lambda seen: {SHAPES: float(np.mean(seen.classes))} if seen.classes else {}),
         "a segmenter finds the classes of the mask {score:.0%} as well as in the source; "
         "expected at least {lowest:.0%}",
-        lowest=0.0, arms=True, truth="mask",
+        lowest=0.0, arms=True,
     ),
     Check(  # the share of the things that the segmenter finds in the source that it also finds in the image
-        "things",
-        _of_shapes(lambda seen: {"things": float(np.mean(np.array(seen.things) >= THING_IOU))} if seen.things else {}),
+        THINGS,
+        _of_shapes(lambda seen: {THINGS: float(np.mean(np.array(seen.things) >= THING_IOU))} if seen.things else {}),
         "{score:.0%} of the things that a segmenter finds in the source kept their places; "
         "expected at least {lowest:.0%}",
-        lowest=0.0, arms=True, truth="mask",
+        lowest=0.0, arms=True,
     ),
     Check(  # if the job sets it: a new caption names the classes that a caption of the source names
         RECAPTION, lambda measured: {RECAPTION: measured.caption.named} if measured.caption else {},
@@ -367,13 +367,13 @@ def check_images(
         second_vectors = embed_images(services.second_embed, source, task, images, of_images, words=words)
     shapes = find_shapes(services, source, task, images)
     captions = recaption_images(services, source, task, images) if recaption else [None] * len(images)
-    measured = [Measured(*parts) for parts in zip(agreements.agreements, vectors, shapes, captions, strict=True)]
+    measured = [ImageSignals(*parts) for parts in zip(agreements.agreements, vectors, shapes, captions, strict=True)]
     judged, limits = [], {**LIMITS, **thresholds}
     for edit, of_image, embedded_again in zip(of_images, measured, second_vectors, strict=True):
         scores = of_image.scores()
         if second and embedded_again:
             of_arm = checks if edit and edit.changes else _of_arms(checks)
-            scores = with_second(scores, Measured(vectors=embedded_again).scores(), edit, limits, second, of_arm)
+            scores = with_second(scores, ImageSignals(vectors=embedded_again).scores(), edit, limits, second, of_arm)
         verdict = ACCEPTED if edit is None or not edit.changes else judge(scores, edit, limits, checks)
         judged.append((_with_new_caption(verdict, of_image.caption), scores))
     checked = iter(judged)
@@ -455,7 +455,7 @@ def factors_off(check: str, by_factor: Mapping[str, float]) -> list[str]:
 
 def skipped_checks(source: MethodImage, task: TaskDescription) -> tuple[str, ...]:
     """The names of the checks that this source image and task leave out."""
-    return () if label_set(source, task) else tuple(name for name, check in CHECKS.items() if check.truth == "class")
+    return () if label_set(source, task) else (LABEL,)
 
 
 def with_second(

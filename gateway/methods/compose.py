@@ -28,7 +28,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, JsonValue, model_validator
 
 from gateway.methods.arms import RenderedArm, compare_arms, rows
-from gateway.methods.checks import LABEL, LABEL_CHECK, RENDERED_CHECKS, Measured, judge, skipped_checks
+from gateway.methods.checks import LABEL, LABEL_CHECK, RENDERED_CHECKS, ImageSignals, judge, skipped_checks
 from gateway.methods.counterfactual import (
     ACCEPTED,
     UNKNOWN,
@@ -221,7 +221,7 @@ def check_label(
         no_edits = [None] * len(images)
         embed = inputs.services.embed
         scores = [
-            Measured(vectors=vectors).scores()
+            ImageSignals(vectors=vectors).scores()
             for chunk in chunks(images, MAX_IMAGES_PER_MESSAGE - 1)
             for vectors in embed_images(embed, inputs.image, inputs.task, chunk, no_edits[: len(chunk)], words=False)
         ]

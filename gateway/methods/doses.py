@@ -12,7 +12,7 @@ For each edit of a source image:
 4 check that image as any edit; it is compared with the source image itself
 
 A dose scales one parameter of the editor, or words an instruction by degree; 1 is the other job's own value. The
-gateway writes the parameters from the findings of that job (`gateway.confirmations.doses`).
+gateway writes the parameters from the findings of that job (`gateway.follow_ups.doses`).
 """
 
 from __future__ import annotations

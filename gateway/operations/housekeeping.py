@@ -156,11 +156,14 @@ def housekeeping_loop(sessions: Sessions, store: ObjectStore, settings: Settings
 
 
 def is_due(session: Session, seconds: float, name: str = NAME) -> bool:
-    """Whether the last housekeeping began at least `seconds` ago. If so, records that the caller's begins now."""
+    """Whether the last housekeeping began at least `seconds` ago. If so, records that the caller's begins now.
+
+    One that began later than now was dated by a clock that has been set back since.
+    """
     insert_missing(session, Chore, [{"name": name, "begun_at": _BEGINNING}])
     begun = session.scalar(
         update(Chore)
-        .where(Chore.name == name, Chore.begun_at <= database_now(-seconds))
+        .where(Chore.name == name, or_(Chore.begun_at <= database_now(-seconds), Chore.begun_at > database_now()))
         .values(begun_at=database_now())
         .returning(Chore.name)
         .execution_options(synchronize_session=False)

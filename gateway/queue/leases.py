@@ -219,8 +219,24 @@ def sweep(session: Session, max_lost_leases: int) -> int:
     return expired
 
 
+def correct_times(session: Session, seconds: float) -> None:
+    """After the database's clock was set back: what would last until its earlier time lasts at most `seconds` now.
+
+    Delays end. Live workers renew their leases, and those of dead ones expire after `seconds`.
+    """
+    for table in (SourceImage, Job):
+        for column, value in ((table.not_before, None), (table.lease_expires_at, database_now(seconds))):
+            session.execute(
+                update(table)
+                .where(column > database_now(seconds))
+                .values({column: value})
+                .execution_options(synchronize_session=False)
+            )
+
+
 def expire_leases(session: Session) -> None:
-    """Expire every lease now. Call it only when no worker is alive; the next sweep records the leases as lost."""
+    """Expire every lease and delay now. Call it only when no worker is alive; the next sweep records lost leases."""
+    correct_times(session, 0.0)
     for table in (SourceImage, Job):
         session.execute(
             update(table)

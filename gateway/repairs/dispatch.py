@@ -32,7 +32,8 @@ from sqlalchemy.orm import Session
 
 from gateway.database.sessions import Sessions, database_now, reading
 from gateway.database.table_base import utc_now
-from gateway.database.tables import Repair
+from gateway.database.tables import Job, Repair
+from gateway.kinds import KINDS
 from gateway.repairs.figures import figures
 from gateway.settings import Settings
 from shared.problems import DependencyFailed
@@ -144,6 +145,16 @@ def revoke_leases(session: Session) -> None:
     session.execute(update(Repair).where(Repair.state == "running").values(token=None, beat=0))
 
 
+def correct_times(session: Session) -> None:
+    """After the database's clock was set back: what was heard later than now counts as heard now."""
+    session.execute(
+        update(Repair)
+        .where(Repair.state == "running", Repair.heard_at > database_now())
+        .values(heard_at=database_now())
+        .execution_options(synchronize_session=False)
+    )
+
+
 def _running(sessions: Sessions, lease_seconds: float) -> list[_Running]:
     silent = or_(
         Repair.token.is_(None),
@@ -208,7 +219,9 @@ def _store_outcome(sessions: Sessions, store: ObjectStore, repair_id: str, token
         outcome = RepairOutcome(problem=f"the trainer's answer cannot be read: {error.error_count()} errors")
     values: _RepairColumns = {"state": "failed", "failure": outcome.problem}
     if not outcome.problem:
-        result = figures(order, outcome)
+        with reading(sessions) as session:
+            reserve = session.get_one(Job, order.job).stored_spec.reserve
+        result = figures(order, outcome, reserve)
         for arm in TRAINED:
             _package(store, order, arm, result)
         done = RepairProgress(done=len(TRAINED) * order.parameters.steps, total=len(TRAINED) * order.parameters.steps)
@@ -304,8 +317,8 @@ def _metadata(order: RepairOrder) -> list[str]:
 
 
 def _ground_truth(order: RepairOrder) -> str:
-    if order.kind == "segmentation":
-        return f"masks of {', '.join(order.classes)}"
+    if KINDS[order.kind].localised:
+        return f"{KINDS[order.kind].truths} of {', '.join(order.classes)}"
     counts = Counter(example.label for example in order.originals)
     return ", ".join(f"{label} {count}" for label, count in sorted(counts.items()))
 

@@ -6,17 +6,18 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import t
 
-from gateway.analysis.certainty import LEVEL, cluster_interval, clustered_rate, mean_interval
+from gateway.analysis.certainty import LEVEL, clustered_rate, mean_interval
 from gateway.analysis.effects import Floats, Integers
 from gateway.analysis.limits import LEAST_SOURCES
 from gateway.analysis.releases import Pairs
 from gateway.analysis.segmentation import scores
-from gateway.kinds import KINDS
+from gateway.kinds import KINDS, TaskKind
 from shared.label_maps import unpack_counts
 from shared.schemas.effects import MeanOverlap, Metric, Rate
 from shared.schemas.metrics import SegmentationScores
@@ -37,10 +38,9 @@ from shared.schemas.repairs import (
 )
 from shared.scores import whole
 from shared.seeds import derive_seed
-from shared.wording import points
+from shared.wording import SCORE_WORDS, points
 
 SETS: tuple[SetName, ...] = ("originals", "counterfactuals", "values not trained on")
-_SCORES: dict[Metric, str] = {"accuracy": "right", "iou": "IoU"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class _Measured:
     `group` (n) the groups that they belong to, or they themselves where they belong to none.
     """
 
-    metric: Metric
+    kind: TaskKind[Any, Any]
     classes: Sequence[str]
     source: Integers
     group: Integers
@@ -68,7 +68,7 @@ class _Measured:
 
     def level(self, arm: Arm, rows: Integers, label: str | None, seed: int) -> Rate | MeanOverlap:
         """The arm's mean score on these images, with its interval."""
-        return cluster_interval(self.scores(arm, rows, label), self.group[rows], self.metric, seed)
+        return self.kind.level(self.scores(arm, rows, label), self.group[rows], seed)
 
     def difference(self, arm: Arm, baseline: Arm, rows: Integers, label: str | None, seed: int) -> Paired:
         """An arm's score minus another's on these images."""
@@ -85,15 +85,18 @@ class _Measured:
         )
 
 
-def figures(order: RepairOrder, outcome: RepairOutcome) -> RepairResult:
-    """All figures of a repair. Equal orders and outcomes give bit-identical figures, under any id."""
+def figures(order: RepairOrder, outcome: RepairOutcome, reserve: str = "") -> RepairResult:
+    """All figures of a repair. Equal orders and outcomes give bit-identical figures, under any id.
+
+    `reserve`: why not to rely on them, the first sentence; "" for nothing.
+    """
     measured = _measure(order, outcome)
     seed = derive_seed("repair", order.parameters.seed)
     rows = {name: np.flatnonzero([example.set == name for example in order.judged]) for name in SETS}
     sets = [_set_figures(name, measured, members, seed) for name, members in rows.items() if len(members)]
     won_back = _recovered_share(measured, rows, seed)
     return RepairResult(
-        metric=measured.metric,
+        metric=measured.kind.metric,
         classes=list(order.classes),
         sources_trained_on=len(order.originals),
         sources_held_out=len(np.unique(measured.source)),
@@ -103,7 +106,8 @@ def figures(order: RepairOrder, outcome: RepairOutcome) -> RepairResult:
         cells=_cells(order, measured, seed),
         won_back=won_back,
         sentences=[
-            *(_sentence(figures_of_set, measured.metric) for figures_of_set in sets),
+            *([reserve] if reserve else []),
+            *(_sentence(figures_of_set, measured.kind.metric) for figures_of_set in sets),
             _recovery_sentence(won_back, len(np.unique(measured.group[rows["counterfactuals"]]))),
         ],
         versions=outcome.versions,
@@ -116,7 +120,7 @@ def _measure(order: RepairOrder, outcome: RepairOutcome) -> _Measured:
     size = len(order.classes)
     by_class = {arm: outcome.judgements[arm].scores for arm in ARMS}
     return _Measured(
-        metric=KINDS[order.kind].metric,
+        kind=KINDS[order.kind],
         classes=order.classes,
         source=_numbers(sources),
         group=_numbers(groups),
@@ -218,7 +222,7 @@ def _recovered_share(measured: _Measured, rows: Mapping[SetName, Integers], seed
     loss = pair(unedited, before[edits], source[edits], derive_seed(seed, "loss"), group)
     if loss.interval is None or loss.interval.low <= 0:
         return None
-    if measured.metric == "accuracy":
+    if measured.kind.right_or_wrong:
         regained, newly_lost = recovery(unedited == 1, before[edits] == 1, repaired[edits] == 1, group)
         return WonBack(
             share=regained.value or 0.0,
@@ -269,7 +273,7 @@ def _sentence(figures: SetFigures, metric: Metric) -> str:
     change = repaired.against_before
     assert change is not None
     now = repaired.accuracy.value or 0
-    text = f"{figures.set}: {before:.1%} {_SCORES[metric]} before, {now:.1%} repaired, {_points(change)}"
+    text = f"{figures.set}: {before:.1%} {SCORE_WORDS[metric].share} before, {now:.1%} repaired, {_points(change)}"
     control = arms[figures.best_control].accuracy.value or 0
     return (
         f"{text}; the best control ({figures.best_control}) {control:.1%}, {_points(figures.against_best_control)} "

@@ -18,6 +18,7 @@ from gateway.analysis.limits import LEAST_SOURCES
 from gateway.database.tables import Counterfactual, SourceImage
 from gateway.results.pairing import is_arm_of
 from shared.problems import InvalidInput
+from shared.schemas.base import Kind
 from shared.schemas.repairs import Example, JudgedExample, RepairOrder, RepairRequest, StoredModel
 from shared.seeds import derive_digest
 
@@ -87,8 +88,9 @@ def order_of(
     originals: Sequence[Original],
     images: Sequence[RenderedImage],
     classes: Sequence[str] = (),
+    kind: Kind = "classification",
 ) -> RepairOrder:
-    """The order for a job's rows; `classes` are those of its masks, if it has masks.
+    """The order for a job's rows; `classes` are those of its masks, or of what else lies at places of its images.
 
     Raises InvalidInput for too few rows, and for a parameter that matches no row.
     """
@@ -103,7 +105,7 @@ def order_of(
     return RepairOrder(
         repair=repair,
         job=job,
-        kind="segmentation" if classes else "classification",
+        kind=kind,
         classes=list(classes),
         model=request.model,
         upload=upload,

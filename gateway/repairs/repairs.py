@@ -19,6 +19,7 @@ from gateway.database.table_base import utc_now
 from gateway.database.tables import ModelUnderTest, Repair
 from gateway.jobs import jobs
 from gateway.jobs.model_choice import models_by_name, refuse_unknown_truths
+from gateway.kinds import KINDS
 from gateway.models_under_test.models import all_models
 from gateway.repairs import orders
 from shared.problems import Conflict, DependencyFailed, InvalidInput, NotFound
@@ -52,11 +53,11 @@ def begin(context: Context, owner: str, job_id: str, request: RepairRequest) -> 
             f"{model.name!r} is for {model.kind}, and the job for {job.kind}; choose a model for {job.kind}"
         )
     upload = _trainable(context, owner, model)
-    classes = job.classes if job.kind == "segmentation" else []
+    classes = job.classes if KINDS[job.kind].localised else []
     labels = {*classes, *(original.label for original in originals if original.mask is None)}
     refuse_unknown_truths(labels, [model], "Repair a model that the job's classes fit")
     repair_id = uuid.uuid4().hex
-    order = orders.order_of(repair_id, job_id, request, model.licence, upload, originals, accepted, classes)
+    order = orders.order_of(repair_id, job_id, request, model.licence, upload, originals, accepted, classes, job.kind)
     context.store.put(repair_key(repair_id, "order.json"), order.model_dump_json().encode())
     progress = RepairProgress(total=len(TRAINED) * request.steps)
     row = Repair(id=repair_id, owner_id=owner, job_id=job_id, model=request.model, request=request, progress=progress)

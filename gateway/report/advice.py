@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from gateway.analysis.limits import LEAST_SOURCES
+from gateway.kinds import of_metric
 from gateway.methods import confirming_method
 from gateway.results.confirmation import editor_to_confirm
 from shared.schemas.effects import CellEffect
@@ -149,7 +150,7 @@ def confirming_step(job: str, figures: ModelResults, finding: CellEffect, name: 
 
 
 def _classifies(figures: ModelResults) -> bool:
-    return figures.relation == "labelled" and figures.metric == "accuracy"
+    return figures.relation == "labelled" and not of_metric(figures.metric).localised
 
 
 def open_effects(figures: ModelResults) -> list[str]:

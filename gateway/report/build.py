@@ -25,6 +25,7 @@ from gateway.database.tables import Counterfactual, Job, JobService, Report
 from gateway.feedback.notes import load_notes, with_notes
 from gateway.jobs.jobs import describe_test_set
 from gateway.jobs.task_description import rename_masks
+from gateway.kinds.rows import CounterfactualRow, PredictionRow, labels
 from gateway.methods import METHODS
 from gateway.methods.checks import with_label_rank
 from gateway.report.page import report_page
@@ -34,7 +35,7 @@ from gateway.results.confirmation import load_follow_ups, with_confirmations
 from gateway.results.doses import Shown, load_edit_shown, with_dose_curves, with_doses
 from gateway.results.job_rows import JobRows, load_rows
 from gateway.results.measure import measure
-from gateway.results.pairing import CounterfactualRow, PredictionRow, Triple, labels, triples
+from gateway.results.pairing import Triple, triples
 from gateway.results.provenance import packets_of_job
 from gateway.results.rounds import design_results, rounds_of
 from gateway.results.stream import SourceRows, cells_of, stream_sources
@@ -127,8 +128,8 @@ def _load(session: Session, job_id: str, services: Sequence[ServiceInfo] | None)
     return _Stored(
         rows,
         services_of(session, job_id) if services is None else services,
-        load_follow_ups(session, rows.job, "confirms"),
-        load_follow_ups(session, rows.job, "doses_of"),
+        load_follow_ups(session, rows.job, "confirmation"),
+        load_follow_ups(session, rows.job, "doses"),
         load_edit_shown(session, job_id),
         rounds,
         design_results(session, job_id, rounds),

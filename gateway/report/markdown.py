@@ -18,6 +18,7 @@ from shared.verdicts import any_testable, not_testable_sentences, originals_hint
 from shared.wording import (
     NO_FINDING,
     NO_PAIR_COUNTS,
+    SCORE_WORDS,
     checks_off_lines,
     counts_pairs,
     interval,
@@ -122,7 +123,7 @@ def _effects(results: JobResults) -> Iterator[str]:
         effects = [effect for effect in result.cells if effect.standing != "too few images"]
         too_few = len(result.cells) - len(effects)
         yield f"### {plain(result.model)}, {plain(result.method)}\n"
-        unit = "ΔIoU" if result.metric == "iou" else "Δacc"
+        unit = SCORE_WORDS[result.metric].effect
         counts = f"{result.counterfactuals} counterfactuals of {result.sources} images"
         yield f"{counts} against their {result.reference} arms.\n"
         head = ["cell", "", unit, "95 % interval", "adjusted", "with refused", "q", "images", "limit"]
@@ -135,7 +136,8 @@ def _effects(results: JobResults) -> Iterator[str]:
 
 
 def _effect(effect: CellEffect) -> list[str]:
-    standing = {"weakness": "**weakness**", "improvement": "improvement"}.get(effect.standing, "")
+    named = {"weakness": "**weakness**", "suspected weakness": "suspected", "improvement": "improvement"}
+    standing = named.get(effect.standing, "")
     figures = [
         format_signed(effect.delta_accuracy),
         interval(effect.interval),

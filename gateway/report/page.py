@@ -10,12 +10,14 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
+from gateway import kinds
 from gateway.report.advice import next_steps, tested_sentence
 from gateway.report.thumbnails import EmbeddedPictures
 from gateway.report.words import FILTERS, GLOBALS
 from shared.schemas.reports import JobReport
 
 TEMPLATES = Path(__file__).parent / "templates"
+OF_KINDS = Path(kinds.__file__).parent / "templates"
 ASSETS = Path(__file__).parent / "assets"
 HERO_SIDE = 512  # pixels, of the pictures in the page's first example
 DATA_BEGIN, DATA_END = '<script type="application/json" id="data">', "</script>"
@@ -25,7 +27,7 @@ DATA_BEGIN, DATA_END = '<script type="application/json" id="data">', "</script>"
 def environment(*more_templates: Path) -> Environment:
     """Jinja with the report's templates and filters, and with further template directories for the web pages."""
     jinja = Environment(
-        loader=FileSystemLoader([*more_templates, TEMPLATES]),
+        loader=FileSystemLoader([*more_templates, TEMPLATES, OF_KINDS]),
         autoescape=select_autoescape(default=True),
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -13,8 +13,9 @@ from heapq import nlargest, nsmallest
 from itertools import chain, zip_longest
 
 from gateway.analysis.priority import Failure, Fault, evidence, review_order
+from gateway.kinds.rows import CounterfactualRow, PredictionRow, labels
 from gateway.results.cells import with_cells
-from gateway.results.pairing import CounterfactualRow, PredictionRow, change, labels, triples
+from gateway.results.pairing import change, triples
 from gateway.results.stream import SourceRows, cells_of
 from gateway.results.wording import with_reviews
 from shared.schemas.effects import CellEffect, ChangedImages

@@ -6,20 +6,25 @@ import math
 import re
 from datetime import datetime
 from difflib import SequenceMatcher
+from typing import Any
 
 from markupsafe import Markup, escape
 
 from gateway.analysis.limits import LEAST_SOURCES
 from gateway.analysis.own_images import LEAST_MARKED
+from gateway.kinds import KINDS, TaskKind, of_metric
 from gateway.methods import METHODS, NULL_ARM
 from gateway.results.wording import chosen_by, weakness_in_words
 from shared.schemas.effects import Cell, CellEffect, Rate, VarianceComponents
-from shared.schemas.results import ChangeView, ModelOpinion, PredictionView
+from shared.schemas.masks import ALL_CLASSES
+from shared.schemas.results import ChangeView, JobResults, ModelOpinion, PredictionView
 from shared.scores import lost_labels
 from shared.verdicts import any_testable, lowest_effect_sentence, not_settled_sentence, open_cells_sentence, verdict_of
 from shared.wording import (
     NO_FINDING,
     NO_PAIR_COUNTS,
+    SCORE_WORDS,
+    at_least,
     change_in_words,
     checks_off_lines,
     class_in_words,
@@ -160,21 +165,17 @@ def with_code(sentence: str) -> Markup:
     )
 
 
-def overlap_of(view: PredictionView | None, name: str) -> str:
-    """A class's IoU in percent, or "–" if it is unknown."""
-    overlaps = view.segmentation.classes if view is not None and view.segmentation is not None else []
-    return percent(next((overlap.iou for overlap in overlaps if overlap.name == name), None))
-
-
-def describe_lost_classes(opinion: ModelOpinion) -> str:
-    """The classes that a segmenter detects on the original and not on the counterfactual, with their IoU."""
-    before, after = (
-        {overlap.name: overlap.iou for overlap in view.segmentation.classes} if view and view.segmentation else {}
-        for view in (opinion.original, opinion.counterfactual)
-    )
+def describe_lost_labels(opinion: ModelOpinion) -> str:
+    """The labels that hold on the original and not on the counterfactual, with their scores."""
+    before, after = (view.scores if view else {} for view in (opinion.original, opinion.counterfactual))
     return ", ".join(
         f"{name} {percent(before[name])} → {percent(after.get(name))}" for name in lost_labels(before, after)
     )
+
+
+def kind_of_results(results: JobResults) -> TaskKind[Any, Any]:
+    """The kind of a job's models; without models, the first one."""
+    return of_metric(results.results[0].metric) if results.results else next(iter(KINDS.values()))
 
 
 def sentence_case(words: str) -> str:
@@ -192,8 +193,7 @@ def no_link(*_: str, **__: str) -> None:
 
 
 FILTERS = {
-    "overlap_of": overlap_of,
-    "lost_classes": describe_lost_classes,
+    "lost_labels": describe_lost_labels,
     "shortened": shorten,
     "review_sentence": review_sentence,
     "checks_off": checks_off_lines,
@@ -221,6 +221,11 @@ GLOBALS = {
     "nothing_accepted": nothing_accepted,
     "NO_FINDING": NO_FINDING,
     "NO_PAIR_COUNTS": NO_PAIR_COUNTS,
+    "SCORE_WORDS": SCORE_WORDS,
+    "ALL_CLASSES": ALL_CLASSES,
+    "KINDS": KINDS,
+    "kind_of_results": kind_of_results,
+    "of_metric": of_metric,
     "counts_pairs": counts_pairs,
     "no_link": no_link,
     "any_testable": any_testable,
@@ -231,6 +236,7 @@ GLOBALS = {
     "more_images": more_images,
     "change_in_words": change_in_words,
     "class_in_words": class_in_words,
+    "at_least": at_least,
     "weakness_in_words": weakness_in_words,
     "LEAST_SOURCES": LEAST_SOURCES,
     "LEAST_MARKED": LEAST_MARKED,

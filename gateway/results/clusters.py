@@ -10,8 +10,8 @@ from gateway.analysis.clusters import Clusters, cluster_counts, first_half, form
 from gateway.analysis.effects import Floats, Integers, Scores, differences
 from gateway.analysis.findings import STANDINGS, assess
 from gateway.analysis.limits import BEYOND
+from gateway.kinds.rows import PhrasePairs
 from gateway.results.rows import ModelRows
-from gateway.results.wording import PhrasePairs
 from shared.schemas.effects import Cell, CellEffect, EditCluster
 
 MOST_EDITS = 20_000  # of a model and method that are clustered
@@ -21,7 +21,7 @@ _FACTOR = "cluster"  # in the cell that names a cluster in its test
 
 def is_large_enough(rows: ModelRows, seed: int) -> bool:
     """Whether some class has enough edits for clusters."""
-    label, group = rows.phrases.label, rows.scores.cluster
+    label, group = rows.own.phrases.label, rows.scores.cluster
     return bool(len(label)) and bool(cluster_counts(label, first_half(label, group, seed)))
 
 
@@ -31,10 +31,10 @@ def edit_clusters(rows: ModelRows, vectors: Mapping[str, Floats], seed: int) -> 
     `vectors`: the text embedder's unit vectors of phrases; edits with a phrase that has none are in no cluster. A
     cluster is tested if its mean effect on the first half is beyond 5 points either way; the tested ones are a family.
     """
-    chosen, edit_vectors = _vectors(rows.phrases.changes, rows.phrases.change, vectors, seed)
+    chosen, edit_vectors = _vectors(rows.own.phrases.changes, rows.own.phrases.change, vectors, seed)
     if not len(chosen):
         return []
-    scores, label = rows.scores, rows.phrases.label[chosen]
+    scores, label = rows.scores, rows.own.phrases.label[chosen]
     clusters = form_clusters(edit_vectors, label, scores.cluster[chosen], seed)
     screened, cells = {}, {}
     for number in range(clusters.number.max(initial=-1) + 1):
@@ -73,7 +73,7 @@ def _vectors(
 
 
 def _cell(rows: ModelRows, label: Integers, clusters: Clusters, number: int) -> Cell:
-    name = rows.phrases.labels[label[np.argmax(clusters.number == number)]]
+    name = rows.own.phrases.labels[label[np.argmax(clusters.number == number)]]
     return Cell(label=name, factor=_FACTOR, value=str(number), direction="to")
 
 
@@ -88,9 +88,9 @@ def _row(
 ) -> EditCluster:
     members = np.flatnonzero(clusters.number == number)
     nearest = members[np.argsort(clusters.distance[members], kind="stable")]
-    texts = (_text(rows.phrases.changes[change]) for change in rows.phrases.change[chosen[nearest]])
+    texts = (_text(rows.own.phrases.changes[change]) for change in rows.own.phrases.change[chosen[nearest]])
     return EditCluster(
-        label=rows.phrases.labels[rows.phrases.label[chosen[members[0]]]],
+        label=rows.own.phrases.labels[rows.own.phrases.label[chosen[members[0]]]],
         phrases=list(dict.fromkeys(texts))[:PHRASES],
         edits=len(members),
         sources=len(np.unique(rows.scores.source[chosen[members]])),

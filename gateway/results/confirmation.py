@@ -6,7 +6,7 @@ The results of jobs that render another job's findings again: with an unrelated 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import get_args
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -18,6 +18,7 @@ from gateway.results.cells import with_cells
 from gateway.results.wording import confirmation_sentence
 from shared.schemas.designs import Factor
 from shared.schemas.effects import Cell, CellEffect, Confirmation
+from shared.schemas.jobs import FollowUp
 from shared.schemas.results import JobResults, ModelResults
 from shared.schemas.reviews import ConfirmingMethod
 
@@ -117,8 +118,8 @@ def _confirmation(job: JobResults, finding: CellEffect, effect: CellEffect | Non
     )
 
 
-def load_follow_ups(session: Session, job: Job, field: Literal["confirms", "doses_of"]) -> list[JobResults]:
-    """The results of the owner's jobs whose spec names this job in `field`, oldest first."""
+def load_follow_ups(session: Session, job: Job, purpose: FollowUp) -> list[JobResults]:
+    """The results of the owner's jobs of this purpose on this job, oldest first."""
     reports = select(Report).join(Job, Report.job_id == Job.id).where(Job.owner_id == job.owner_id)
-    of_job = reports.where(Job.spec[field].as_string() == job.id, Job.deleted_at.is_(None))
+    of_job = reports.where(Job.parent_id == job.id, Job.purpose == purpose, Job.deleted_at.is_(None))
     return [report.results for report in session.scalars(of_job.order_by(Job.created_at, Job.id))]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from sqlalchemy import func, select
@@ -18,17 +18,15 @@ from gateway.analysis.funnel import EditOutcome
 from gateway.database.tables import Counterfactual, Job, SourceImage
 from gateway.feedback.reviews import load_reviews
 from gateway.jobs.sensitivity import GroupedTruth
+from gateway.kinds import KINDS
+from gateway.kinds.rows import CounterfactualRow
 from gateway.methods import JobMethod
 from gateway.methods.checks import LABEL, LABEL_BY_RANK
-from gateway.results.classification import RankDetail
-from gateway.results.originals import judge_of
-from gateway.results.pairing import CounterfactualRow, Triple, triples
+from gateway.results.pairing import Triple, triples
 from gateway.results.reviewed_edits import ReviewedJob
-from gateway.results.rows import Detail, ModelRows, ScoreColumns
-from gateway.results.segmentation import PixelDetail
+from gateway.results.rows import ModelRows, ScoreColumns
 from gateway.results.stream import SourceRow, SourceRows, number_sources, relation_of, stream_sources
 from shared.problems import BEGINS
-from shared.schemas.base import Kind
 from shared.schemas.metrics import OriginalsCheck
 from shared.schemas.results import FailureReason, Relation
 
@@ -88,13 +86,6 @@ def refusal_reason(session: Session, job_id: str, method: str) -> str:
         .limit(1)
     )
     return session.scalar(query) or ""
-
-
-# What each kind keeps of predictions beside their scores, given the classes of the job.
-DETAILS: Mapping[Kind, Callable[[Sequence[str]], Detail]] = {
-    "classification": lambda classes: RankDetail(),
-    "segmentation": PixelDetail,
-}
 
 
 @dataclass(slots=True)
@@ -163,14 +154,12 @@ class JobRows:
 def load_rows(session: Session, job_id: str) -> JobRows:
     """Stream all rows of a job and keep the arrays that its figures need."""
     job = session.get_one(Job, job_id)
-    relation = relation_of(session, job_id)
+    kind, relation = KINDS[job.kind], relation_of(session, job_id)
     methods = {method.name: MethodRows() for method in job.methods}
-    columns = {
-        (model, method): ScoreColumns(DETAILS[job.kind](job.classes)) for model in job.models for method in methods
-    }
+    columns = {(model, method): ScoreColumns(kind.detail(job.classes)) for model in job.models for method in methods}
     reviewed = ReviewedJob(load_reviews(session, job_id), methods, job.models)
     truths: list[GroupedTruth] = []
-    judges = {model: judge_of(job.kind, job.classes, relation, job.seed) for model in job.models}
+    judges = {model: kind.originals(job.classes, relation, job.seed) for model in job.models}
     unfinished = Counter[str]()
     for numbers, rows in number_sources(stream_sources(session, job_id)):
         if rows.source.state in ("failed", "cancelled"):

@@ -7,35 +7,32 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 
-from gateway.analysis.components import nested_differences, variance_components
-from gateway.analysis.effects import Outcomes, Scores, differences
-from gateway.analysis.failure_points import failure_points
-from gateway.analysis.findings import Checked, assess
+from gateway.analysis.effects import differences
+from gateway.analysis.findings import Checked, assess, describe
 from gateway.analysis.funnel import funnel
 from gateway.analysis.limits import BEYOND
-from gateway.analysis.metrics import paper_metrics
 from gateway.analysis.power import assumed_accuracy
 from gateway.analysis.reviews import Reviewed
 from gateway.analysis.validity import Screened, errors_of
 from gateway.database.tables import Job
 from gateway.jobs.plans import checks_off
-from gateway.jobs.sensitivity import PLANNED, Conditions, sensitivity_of
+from gateway.jobs.sensitivity import Conditions, planned, sensitivity_of
 from gateway.jobs.task_description import rename_masks
 from gateway.kinds import KINDS
+from gateway.kinds.task_kind import Measurement
 from gateway.methods import METHODS, JobMethod
-from gateway.methods.doses import DOSES
+from gateway.methods.checks import SHAPES
 from gateway.methods.validity import CheckParameters
 from gateway.results.cells import with_cells
 from gateway.results.class_colours import class_colours
-from gateway.results.confusion import class_confusion
 from gateway.results.estimands import counted_cells, with_bounds, with_others, with_second_scorer
 from gateway.results.job_rows import JobRows, MethodRows
 from gateway.results.rounds import cells_of_rounds
 from gateway.results.rows import ModelRows
-from gateway.results.segmentation import PixelScores, segmentation_metrics
 from gateway.results.wording import panel_sentence, with_sentences
 from shared.schemas.designs import RoundPlan
 from shared.schemas.effects import Cell, CellEffect, Panel
@@ -145,7 +142,7 @@ def _conditions(rows: JobRows) -> Conditions:
     """The job's own share of edits whose pairs count, and the accuracy on their arms of the least accurate model."""
     edits = [edit for method_rows in rows.methods.values() for edit in method_rows.edits]
     if not edits:
-        return PLANNED
+        return planned(rows.job.stored_spec.design)
     counted = sum(edit.counted for edit in edits) / len(edits)
     references = rows.job.stored_spec.reference_models
     shares = [
@@ -154,7 +151,8 @@ def _conditions(rows: JobRows) -> Conditions:
         if model not in references
     ]
     least = min((share for share in shares if share is not None), default=None)
-    return Conditions(counted, assumed_accuracy(least), observed=True)
+    conditions = planned(rows.job.stored_spec.design)
+    return replace(conditions, acceptance=counted, accuracy=assumed_accuracy(least), observed=True)
 
 
 def _funnel(job: Job, method: JobMethod, rows: MethodRows) -> Funnel:
@@ -162,7 +160,7 @@ def _funnel(job: Job, method: JobMethod, rows: MethodRows) -> Funnel:
     return funnel(
         method.name,
         rows.edits,
-        shapes=job.kind == "segmentation" and METHODS[method.name].checked,
+        shapes=SHAPES in KINDS[job.kind].checks and METHODS[method.name].checked,
         recaption=isinstance(parameters, CheckParameters) and parameters.recaption,
         refusal=rows.refusal,
         asked_again=rows.asked_again,
@@ -179,7 +177,7 @@ def _model_results(
     calibration: Calibration | None,
     rounds: Sequence[RoundPlan],
 ) -> ModelResults:
-    scores, metric = rows.scores, KINDS[all_rows.job.kind].metric
+    scores, kind = rows.scores, KINDS[all_rows.job.kind]
     measured = partial(differences, scores)
     cells = cells_of_rounds(counted_cells(scores.cells, measured), rounds)
     whole = measured(scores.whole)
@@ -191,41 +189,31 @@ def _model_results(
         model=model,
         method=method,
         relation=all_rows.relation,
-        metric=metric,
+        metric=kind.metric,
         reference="null" if scores.sham is None else "sham",
         sources=whole.sources or 0,
         counterfactuals=whole.counterfactuals,
         left_out=rows.left_out,
-        cells=with_sentences(effects, cells, all_rows.relation, metric),
+        cells=with_sentences(effects, cells, all_rows.relation, kind.metric),
         originals=all_rows.checks[model],
     )
-    if isinstance(scores, Outcomes):
-        own = _figures_of_outcomes(rows, scores, all_rows, method, seed)
-    else:
-        own = _figures_of_pixels(scores, all_rows, seed)
-    return results.model_copy(update=own)
-
-
-def _figures_of_outcomes(
-    rows: ModelRows, outcomes: Outcomes, all_rows: JobRows, method: str, seed: int
-) -> dict[str, object]:
-    """The fields of `ModelResults` that classifiers alone have."""
-    nested = None if method == DOSES else nested_differences(outcomes)  # doses of an edit are not its seeds
-    cost = all_rows.methods[method].cost()
-    return {
-        "metrics": paper_metrics(outcomes, rows.originals, derive_seed(seed, "metrics")),
-        "confusion": class_confusion(rows, outcomes),
-        "failure_points": failure_points(outcomes) if METHODS[method].severities else [],
-        "variance": None if nested is None else variance_components(nested, cost, derive_seed(seed, "variance")),
-    }
-
-
-def _figures_of_pixels(scores: Scores, all_rows: JobRows, seed: int) -> dict[str, object]:
-    """The fields of `ModelResults` that segmenters alone have."""
-    assert isinstance(scores, PixelScores)
-    job = all_rows.job
+    job, cost = all_rows.job, all_rows.methods[method].cost()
     colours = [f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in class_colours(job.classes, rename_masks(job))]
-    return {"segmentation": segmentation_metrics(scores, colours, seed)}
+    return results.model_copy(update=kind.figures(rows.own, Measurement(method, cost, colours, seed)))
+
+
+def at_threshold(figures: ModelResults, rows: JobRows, rounds: Sequence[RoundPlan], threshold: float) -> ModelResults:
+    """The figures if predictions below this confidence count as none; of kinds without confidence as they are.
+
+    They have 95 % intervals and no tests: a threshold that is moved until an effect shows would make its p-value wrong.
+    """
+    at_confidence = KINDS[rows.job.kind].at_confidence
+    if at_confidence is None:
+        return figures
+    scores, own = at_confidence(rows.models[figures.model, figures.method].own, threshold)
+    cells = cells_of_rounds(counted_cells(scores.cells, partial(differences, scores)), rounds)
+    seed = derive_seed(rows.job.seed, "confidence", figures.method, figures.model)
+    return figures.model_copy(update={"cells": describe(cells, seed), **own})
 
 
 def _check_errors(

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from gateway.database.columns import StoredChange
 from gateway.database.tables import Counterfactual, Job, Prediction, SourceImage
 from gateway.feedback.marks import Marked, load_marks
+from gateway.kinds import of_metric
 from gateway.results.cells import value_side
 from shared.schemas.effects import Cell, CellEffect
 from shared.schemas.own_images import ShownMark
@@ -113,7 +114,7 @@ def _right(session: Session, job_id: str, sample: Subquery) -> dict[str, dict[st
 
 def _findings(results: JobResults) -> Iterator[tuple[str, str, CellEffect]]:
     for figures in results.results:
-        if figures.relation == "labelled" and figures.metric == "accuracy":
+        if figures.relation == "labelled" and not of_metric(figures.metric).localised:
             yield from ((figures.model, figures.method, effect) for effect in figures.findings)
 
 

@@ -4,101 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, Literal, NamedTuple, TypeVar, cast
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 from sqlalchemy import ColumnElement, and_, or_, select
 from sqlalchemy.orm import Session
 
-from gateway.database.columns import StoredChange
 from gateway.database.tables import Counterfactual
-from shared.schemas.base import JsonObject
-from shared.scores import HELD, labels_of
-
-
-class CounterfactualRow(NamedTuple):
-    """An edit, null arm or sham arm, as far as the figures need it; `evaluations` are the editor's network evaluations.
-
-    `shapes` and `recaption` are the scores of these checks, `second` whether the second scorer accepts the image (1 or
-    0), and `validity`, `judge_label` and `judge_value` those scores; None where they were not made. `null_check` and
-    `lost_to` of an edit are as in `tables.Counterfactual`.
-    """
-
-    position: int
-    id: str
-    source_image_id: str
-    method: str
-    ordinal: int
-    arm: str
-    null_ordinal: int | None
-    changes: list[StoredChange]
-    rendered: bool
-    accepted: bool
-    check: str
-    evaluations: int | None
-    shapes: float | None = None
-    recaption: float | None = None
-    sham_ordinal: int | None = None
-    null_check: str | None = None
-    lost_to: str = ""
-    second: float | None = None
-    validity: float | None = None
-    judge_label: float | None = None
-    judge_value: float | None = None
-
-    @property
-    def judged(self) -> float | None:
-        """A judge's score of validity, 0 to 1: `validity`, or the less certain answer of the vision-language judge."""
-        if self.validity is not None or self.judge_value is None:
-            return self.validity
-        return self.judge_value if self.judge_label is None else min(self.judge_label, self.judge_value)
-
-    @property
-    def counted(self) -> bool:
-        """As `tables.Counterfactual.counted`: whether the pair enters the main estimates."""
-        return self.accepted and not self.lost_to
-
-    @property
-    def comparable(self) -> bool:
-        """Whether the arm that the edit is measured against has an image."""
-        return self.lost_to != "not finite"
-
-
-class PredictionRow(NamedTuple):
-    """The prediction of one model under test for one image, as in `tables.Prediction`."""
-
-    position: int
-    source_image_id: str
-    counterfactual_id: str | None
-    model: str
-    predicted: str
-    probability: float
-    flipped: bool | None
-    scores: dict[str, float]
-    detail: JsonObject
-
-    @property
-    def rank(self) -> int:
-        """The rank of a classifier's truth; 1 is first."""
-        return cast(int, self.detail["rank"])
-
-    @property
-    def confusion(self) -> list[int]:
-        """A segmenter's pixels by class of the truth and predicted class (`shared.label_maps.pack_counts`)."""
-        return cast("list[int]", self.detail["confusion"])
-
-    def holds(self, label: str) -> bool:
-        """Whether the model is right, or detects the label."""
-        return self.scores.get(label, 0.0) >= HELD
-
-    def confidence(self, label: str) -> float | None:
-        """Confidence in the truth, 0 to 1: its probability, or the score of the label where there is none."""
-        return cast("float | None", self.detail.get("truth_probability", self.scores.get(label)))
-
-
-def labels(prediction: PredictionRow | None) -> list[str]:
-    """The labels by which a model's predictions are scored, from that for the original; none without one."""
-    return labels_of(prediction.scores) if prediction else []
-
+from gateway.kinds.rows import CounterfactualRow, PredictionRow
 
 Row = TypeVar("Row", CounterfactualRow, Counterfactual)
 Answer = TypeVar("Answer")

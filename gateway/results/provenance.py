@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from sqlalchemy import exists, select
+from sqlalchemy import exists, or_, select
 from sqlalchemy.orm import Session
 
 from gateway.database.columns import ID_PREFIX
-from gateway.database.tables import Counterfactual, Job, SourceImage, Suite
+from gateway.database.tables import OF_SUITES, Counterfactual, Job, SourceImage, Suite
 from gateway.methods import GENERATED, METHODS
 from shared import __version__
 from shared.schemas.exports import DigitalSource
@@ -74,9 +74,9 @@ def packet_of_image(session: Session, owner: str, digest: str) -> bytes | None:
         select(c.job_id, Suite.made_from, c.id, c.arm, c.method, SourceImage.digest)
         .join(SourceImage, c.source_image_id == SourceImage.id)
         .join(job, c.job_id == job.id)
-        .outerjoin(Suite, Suite.id == job.suite_id)
+        .outerjoin(Suite, or_(Suite.id == job.id, Suite.id == job.parent_id))
         .where(job.owner_id == owner, c.image_digest == digest, ~is_source)
-        .order_by(job.suite_id.is_not(None), c.id)
+        .order_by(job.purpose.in_(OF_SUITES), c.id)
         .limit(1)
     )
     row = session.execute(generated).one_or_none()

@@ -31,7 +31,8 @@ from gateway.analysis.reviews import (
     valid_counts,
 )
 from gateway.feedback.reviews import PooledReview, Reviews
-from gateway.results.pairing import PredictionRow, change, labels, triples
+from gateway.kinds.rows import PredictionRow, labels
+from gateway.results.pairing import change, triples
 from gateway.results.stream import SourceRows, cells_of
 from shared.schemas.effects import Cell, Estimate, Rate
 from shared.schemas.results import FAILURE_MODES, FailureShare, FlippedReviews, MethodReviews

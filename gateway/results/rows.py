@@ -9,74 +9,41 @@ from __future__ import annotations
 from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
 from gateway.analysis.bounds import Refused, possible_difference
-from gateway.analysis.effects import Counting, Differences, Originals, Scores, Units
+from gateway.analysis.effects import Counting, Differences, Scores, Units
 from gateway.analysis.validity import Screened
-from gateway.results.pairing import Compared, CounterfactualRow, PredictionRow, Triple, labels
-from gateway.results.stream import Numbers, SourceRows, cells_of
-from gateway.results.wording import NO_PHRASES, EditPhrases
+from gateway.kinds.rows import CompletePair, CounterfactualRow, PredictionRow, SourceNumbers, labels
+from gateway.kinds.task_kind import Detail, KindRows
+from gateway.results.pairing import Compared, Triple
+from gateway.results.stream import SourceRows, cells_of
 from shared.schemas.effects import Cell
 from shared.schemas.masks import ALL_CLASSES
 from shared.scores import whole
 
 
-class CompletePair(NamedTuple):
-    """An accepted edit, and the predictions for its images, none of which is missing or without scores.
-
-    `reference` of an edit whose arm has no image is the null arm.
-    """
-
-    edit: CounterfactualRow
-    original: PredictionRow
-    null: PredictionRow
-    counterfactual: PredictionRow
-    reference: PredictionRow
-
-
-class KindRows(NamedTuple):
-    """The scores, of the kind's own class, and what else its figures need.
-
-    `originals` has all source images with a truth and a prediction, `phrases` those of the `scores`. `classes` names
-    the predicted classes by number.
-    """
-
-    scores: Scores
-    originals: Originals = Originals(np.zeros(0, np.int64), np.zeros(0, np.int64))
-    phrases: EditPhrases = NO_PHRASES
-    classes: tuple[str, ...] = ()
-
-
-class Detail(Protocol):
-    """Collects what a kind keeps of the predictions beside their scores, one source image at a time."""
-
-    def add(self, numbers: Numbers, original: PredictionRow | None, pairs: Sequence[CompletePair]) -> None:
-        """Add a source image: the prediction for it, and its complete pairs, whose scores are added in this order."""
-
-    def rows(self, scores: Scores) -> KindRows:
-        """All that was added, with the scores of all pairs."""
-
-
 class ModelRows(NamedTuple):
     """The predictions of one model under test for the counterfactuals of one method.
 
-    `scores` has the accepted counterfactuals with their null arms, sham arms and originals. `left_out`: no ground
-    truth (in a job that has some), a class that the model does not know, or a prediction missing. `screened` has the
-    rendered edits of each cell, accepted or not; `refused` those whose pairs do not count, `second` the pairs
-    that the second scorer accepts. The others are as in `KindRows`.
+    `own` has the scores of the accepted counterfactuals with their null arms, sham arms and originals. `left_out`: no
+    ground truth (in a job that has some), a class that the model does not know, or a prediction missing. `screened` has
+    the rendered edits of each cell, accepted or not; `refused` those whose pairs do not count, `second` the pairs that
+    the second scorer accepts.
     """
 
-    scores: Scores
+    own: KindRows
     left_out: int
     screened: dict[Cell, Screened]
     refused: dict[Cell, Refused]
     second: SecondColumns
-    originals: Originals
-    phrases: EditPhrases
-    classes: tuple[str, ...]
+
+    @property
+    def scores(self) -> Scores:
+        """The scores of all accepted counterfactuals."""
+        return self.own.scores
 
 
 class ScoreColumns:
@@ -92,7 +59,7 @@ class ScoreColumns:
 
     def add(
         self,
-        numbers: Numbers,
+        numbers: SourceNumbers,
         rows: SourceRows,
         edits: Sequence[Triple[CounterfactualRow]],
         predictions: Mapping[str, PredictionRow],
@@ -117,7 +84,7 @@ class ScoreColumns:
                 self._append(numbers, pair, cells)
         self._detail.add(numbers, original, pairs)
 
-    def _append(self, numbers: Numbers, pair: CompletePair, cells: Mapping[str, Iterable[Cell]]) -> None:
+    def _append(self, numbers: SourceNumbers, pair: CompletePair, cells: Mapping[str, Iterable[Cell]]) -> None:
         self._number.append(numbers.source)
         self._group.append(numbers.group)
         self._ordinal.append(pair.edit.ordinal)
@@ -149,9 +116,8 @@ class ScoreColumns:
             sham=np.asarray(self._reference) if self._counting.shams else None,
             counting=self._counting.masks(),
         )
-        own = self._detail.rows(scores)
         screened, refused = self._screening.screened(), self._screening.refused()
-        return ModelRows(own.scores, self._left_out, screened, refused, self._second, *own[1:])
+        return ModelRows(self._detail.rows(scores), self._left_out, screened, refused, self._second)
 
 
 def _score(prediction: PredictionRow | None, label: str) -> float | None:
@@ -260,7 +226,7 @@ class SecondColumns:
         self._pairs: defaultdict[Cell, _SecondPairs] = defaultdict(_SecondPairs)
 
     def add(
-        self, cells: Iterable[Cell], numbers: Numbers, triple: Triple[CounterfactualRow], difference: float | None
+        self, cells: Iterable[Cell], numbers: SourceNumbers, triple: Triple[CounterfactualRow], difference: float | None
     ) -> None:
         """Add an edit to its cells. `difference`: its score less that of its reference arm; None if not known."""
         edit, arm = triple.edit, triple.arm

@@ -17,8 +17,8 @@ from sqlalchemy import Executable, select
 from sqlalchemy.orm import Session
 
 from gateway.database.tables import Counterfactual, Prediction, SourceImage
+from gateway.kinds.rows import CounterfactualRow, PredictionRow, SourceNumbers
 from gateway.methods.checks import RECAPTION, SHAPES
-from gateway.results.pairing import CounterfactualRow, PredictionRow
 from shared.schemas.effects import Cell, Direction
 from shared.schemas.results import Relation
 
@@ -127,20 +127,13 @@ def _prediction_query(job_id: str) -> Executable:
     )  # fmt: skip
 
 
-class Numbers(NamedTuple):
-    """The numbers of a source image and of its group in the arrays of the analysis, both from 0."""
-
-    source: int
-    group: int
-
-
-def number_sources(sources: Iterable[SourceRows]) -> Iterator[tuple[Numbers, SourceRows]]:
+def number_sources(sources: Iterable[SourceRows]) -> Iterator[tuple[SourceNumbers, SourceRows]]:
     """Each source image with its numbers. A source image without a group is its own group."""
     groups: dict[tuple[bool, str], int] = {}
     for number, rows in enumerate(sources):
         name = rows.source.group_name
         key = (name is not None, rows.source.id if name is None else name)
-        yield Numbers(number, groups.setdefault(key, len(groups))), rows
+        yield SourceNumbers(number, groups.setdefault(key, len(groups))), rows
 
 
 def _cursor(session: Session, query: Executable) -> Iterator[Sequence[Any]]:

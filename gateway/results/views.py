@@ -9,18 +9,15 @@ from typing import cast
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from gateway.database.tables import Counterfactual, Prediction, SourceImage
+from gateway.database.tables import Counterfactual, Job, Prediction, SourceImage
 from gateway.results.pairing import Triple, load_triples
-from shared.schemas.base import JsonObject
-from shared.schemas.masks import ALL_CLASSES
+from shared.schemas.base import JsonObject, Kind
 from shared.schemas.results import (
     ChangeView,
-    ClassOverlap,
     ClassProbability,
     CounterfactualView,
     ModelOpinion,
     PredictionView,
-    SegmentationView,
     SourceImageView,
     VerdictView,
 )
@@ -29,7 +26,9 @@ _ByModel = dict[str, dict[str, Prediction]]  # by model and image id
 
 
 def counterfactual_views(session: Session, rows: Sequence[Counterfactual]) -> list[CounterfactualView]:
-    """Views of up to a few hundred edits of one job, in their order, with four queries."""
+    """Views of up to a few hundred edits of one job, in their order, with five queries."""
+    if not rows:
+        return []
     sources = {
         source.id: source
         for source in session.scalars(
@@ -38,7 +37,8 @@ def counterfactual_views(session: Session, rows: Sequence[Counterfactual]) -> li
     }
     triples = load_triples(session, rows)
     by_model = _predictions(session, triples)
-    return [_view(triple, sources[triple.original], by_model) for triple in triples]
+    kind = session.get_one(Job, rows[0].job_id).kind
+    return [_view(triple, sources[triple.original], by_model, kind) for triple in triples]
 
 
 def _opinions(triple: Triple[Counterfactual], labelled: bool, by_model: _ByModel) -> list[ModelOpinion]:
@@ -60,7 +60,7 @@ def _opinions(triple: Triple[Counterfactual], labelled: bool, by_model: _ByModel
     return opinions
 
 
-def _view(triple: Triple[Counterfactual], source: SourceImage, by_model: _ByModel) -> CounterfactualView:
+def _view(triple: Triple[Counterfactual], source: SourceImage, by_model: _ByModel, kind: Kind) -> CounterfactualView:
     row = triple.edit
     return CounterfactualView(
         id=row.id,
@@ -89,6 +89,7 @@ def _view(triple: Triple[Counterfactual], source: SourceImage, by_model: _ByMode
         control_image=row.control_digest,
         verdict=VerdictView(accepted=row.accepted, check=row.check, reason=row.reason),
         scores=row.scores,
+        kind=kind,
         predictions=_opinions(triple, source.ground_truth is not None, by_model),
     )
 
@@ -115,7 +116,8 @@ def _prediction(row: Prediction, labelled: bool) -> PredictionView:
         ground_truth_probability=probability,
         rank=rank,
         top=[ClassProbability.model_validate(entry) for entry in cast("list[JsonObject]", row.detail["top"])],
-        segmentation=_segmentation(row),
+        scores=row.scores,
+        map=row.image_digest,
     )
 
 
@@ -124,13 +126,3 @@ def truth_in(row: Prediction, labelled: bool) -> tuple[float | None, int | None]
     if not labelled:
         return None, None
     return cast("float | None", row.detail.get("truth_probability")), cast("int | None", row.detail.get("rank"))
-
-
-def _segmentation(row: Prediction) -> SegmentationView | None:
-    if row.image_digest is None:
-        return None
-    return SegmentationView(
-        map=row.image_digest,
-        mean_iou=row.scores.get(ALL_CLASSES),
-        classes=[ClassOverlap(name=name, iou=iou) for name, iou in row.scores.items() if name != ALL_CLASSES],
-    )

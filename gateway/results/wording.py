@@ -1,21 +1,11 @@
-"""Effects in cells, as sentences.
-
-The phrases of edits, gathered edit by edit; equal ones are stored once.
-"""
+"""Effects in cells, as sentences."""
 
 from __future__ import annotations
 
 import math
-from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-import numpy as np
-
-from gateway.analysis.effects import Differences, Floats, Integers
-from gateway.analysis.limits import LEAST_SOURCES
-from gateway.analysis.segmentation import LEAST_OF_POOLED_CLASS, PooledObstacle
-from gateway.database.columns import StoredChange
+from gateway.analysis.effects import Differences, Floats
 from shared.schemas.effects import (
     Cell,
     CellEffect,
@@ -28,9 +18,8 @@ from shared.schemas.effects import (
     Undone,
 )
 from shared.schemas.results import Relation
-from shared.wording import change_in_words, class_in_words, points
+from shared.wording import SCORE_WORDS, at_least, change_in_words, class_in_words, interval, points
 
-PhrasePairs = tuple[tuple[str, str], ...]  # from and to, one pair for each change of an edit
 IMPROVEMENT_UNSEEN = (
     "; provisional until its changed images are reviewed with their arms: an arm that no longer shows the class looks "
     "like a gain"
@@ -142,52 +131,33 @@ def chosen_by(corroboration: Corroboration) -> str:
 
 
 def effect_sentence(effect: CellEffect, correct: Floats, relation: Relation, metric: Metric = "accuracy") -> str:
-    """One cell in a sentence. The interval of a finding is adjusted for selection.
+    """One cell in a sentence. What is surely lost in a finding is adjusted for selection.
 
     `correct`: per-source differences. Example: "`bus` fails with weather changed to night: −42 points, 95 % interval
-    −51 to −33 (adjusted for selection), 38 images; stands unless more than 29 % of them are invalid".
+    −51 to −33, at least 30 points lost (adjusted for selection), 38 images; stands unless more than …".
     """
     change = change_in_words(effect.cell)
-    labelled = relation == "labelled"
-    name = class_in_words(effect.cell, "`")
-    worse, better = _verbs(labelled, metric)
+    name, words = class_in_words(effect.cell, "`"), SCORE_WORDS[metric]
+    worse, better = words.verbs(relation)
     verb = {
         "weakness": f"{name} {worse}",
+        "suspected weakness": f"{name} may lose",
         "improvement": f"{name} {better}",
         "nothing found": f"{name}: no effect established",
         "too few images": f"{name}: too few images to tell",
     }[effect.standing]
-    sentence = f"{verb} {change}: {points(effect.delta_accuracy)} points"
-    sentence += " of IoU" if metric == "iou" else ""
-    interval = effect.selected_interval or effect.interval
-    if interval is not None:
-        sentence += f", 95 % interval {points(interval.low)} to {points(interval.high)}"
-        sentence += " (adjusted for selection)" if effect.selected_interval else ""
+    sentence = f"{verb} {change}: {points(effect.delta_accuracy)} {words.unit}"
+    if effect.interval is not None:
+        sentence += f", 95 % interval {interval(effect.interval)}"
+    if effect.selected_interval is not None:
+        sentence += f", {at_least(effect)} (adjusted for selection)"
     return f"{sentence}, {_images(effect, correct)}{_outlook(effect)}{_validity(effect)}"
 
 
 def weakness_in_words(cell: Cell, relation: Relation, metric: Metric = "accuracy") -> str:
     """What fails under which change: "`bus` fails with weather changed to night"."""
-    worse, _ = _verbs(relation == "labelled", metric)
+    worse, _ = SCORE_WORDS[metric].verbs(relation)
     return f"{class_in_words(cell, '`')} {worse} {change_in_words(cell)}"
-
-
-def _verbs(labelled: bool, metric: Metric) -> tuple[str, str]:
-    """The verbs for a worse and for a better model."""
-    if metric == "iou":
-        return ("is segmented worse", "is segmented better") if labelled else ("is lost", "is kept more often")
-    return ("fails", "is recognised better") if labelled else ("is not recognised again", "is kept more often")
-
-
-def pooled_obstacle_sentence(obstacle: PooledObstacle, classes: Sequence[str]) -> str:
-    """Why the difference in pooled mIoU has no interval, and what it needs."""
-    if obstacle.kind == "all alike":
-        return f"the {obstacle.groups} independent images do not differ"
-    where, needed = "", str(LEAST_SOURCES)
-    if obstacle.kind == "rare class":
-        where, needed = f" with “{classes[obstacle.rarest]}”", f"{LEAST_OF_POOLED_CLASS} of every class"
-    images = "image" if obstacle.groups == 1 else "images"
-    return f"{obstacle.groups} independent {images}{where}; an interval needs {needed}"
 
 
 def _images(effect: CellEffect, correct: Floats) -> str:
@@ -226,40 +196,3 @@ def _validity(effect: CellEffect) -> str:
     pooled = "" if valid.pool in ("cell", "class") else ", pooled over classes"
     sentence += f"; {source} about {invalid} % invalid images (at most {most} %{pooled}), which leaves "
     return f"{sentence}{points(valid.estimate)} points, {low} to {high}{' (inconclusive)' if inconclusive else outlook}"
-
-
-@dataclass(frozen=True, slots=True)
-class EditPhrases:
-    """Class and phrases of n edits: `label` and `change` are indices in `labels` and `changes`."""
-
-    labels: tuple[str, ...]
-    changes: tuple[PhrasePairs, ...]
-    label: Integers
-    change: Integers
-
-    def phrases(self) -> set[str]:
-        """All phrases that are not empty."""
-        return {phrase for pairs in self.changes for pair in pairs for phrase in pair if phrase}
-
-
-NO_PHRASES = EditPhrases((), (), np.zeros(0, np.int64), np.zeros(0, np.int64))
-
-
-class PhraseColumns:
-    """Collects `EditPhrases`."""
-
-    def __init__(self) -> None:
-        self._labels: dict[str, int] = {}
-        self._changes: dict[PhrasePairs, int] = {}
-        self._label, self._change = array("q"), array("q")
-
-    def add(self, label: str, changes: list[StoredChange]) -> PhrasePairs:
-        """Add an edit; returns its phrases."""
-        pairs = tuple((change["from_phrase"], change["to_phrase"]) for change in changes)
-        self._label.append(self._labels.setdefault(label, len(self._labels)))
-        self._change.append(self._changes.setdefault(pairs, len(self._changes)))
-        return pairs
-
-    def phrases(self) -> EditPhrases:
-        """All edits, as arrays."""
-        return EditPhrases(tuple(self._labels), tuple(self._changes), np.asarray(self._label), np.asarray(self._change))

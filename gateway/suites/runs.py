@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from sqlalchemy.orm import Session
 
 from gateway.analysis.effects import Scores
-from gateway.analysis.releases import Pairs, Place, against_baseline, against_null_arms, judge
+from gateway.analysis.releases import against_baseline, against_null_arms, judge
 from gateway.context import Context
 from gateway.database.sessions import reading
 from gateway.database.tables import Job
@@ -18,9 +18,8 @@ from gateway.results.job_rows import JobRows, load_rows
 from gateway.suites import suites
 from gateway.suites.suites import comparison_sentence
 from shared.problems import Conflict
-from shared.schemas.effects import Metric
 from shared.schemas.metrics import OriginalsCheck
-from shared.schemas.suites import CellComparison, RunResults, RunView
+from shared.schemas.suites import RunResults, RunView
 from shared.seeds import derive_seed
 
 
@@ -58,8 +57,9 @@ def results(
         checks += baseline_rows.checks.items()
         left_out = max(left_out, also_left_out)
         places = against_baseline(release, baseline_scores, rows.relation)
-    metric = KINDS[run.kind].metric
-    cells = _judge_cells(places, max_drop, run.suite_id or "", metric)
+    kind = KINDS[run.kind]
+    comparisons = judge(places, max_drop / 100, derive_seed("suite", run.suite_id or ""), kind.level)
+    cells = [cell.model_copy(update={"sentence": comparison_sentence(cell, kind.metric)}) for cell in comparisons]
     return RunResults(
         suite=run.suite_id or "",
         run=run.id,
@@ -68,20 +68,15 @@ def results(
         baseline=baseline.id if baseline else None,
         baseline_model=baseline.models[0] if baseline else None,
         baseline_revision=baseline.stored_spec.revision if baseline else None,
-        metric=metric,
+        metric=kind.metric,
         relation=rows.relation,
         max_drop=max_drop,
         left_out=left_out,
         cells=cells,
         breaches=[cell.sentence for cell in cells if cell.judgement == "drop"],
         untestable=_reserve(checks, untestable=True),
-        doubtful=_reserve(checks, untestable=False),
+        doubtful=" ".join(filter(None, [run.stored_spec.reserve, _reserve(checks, untestable=False)])),
     )
-
-
-def _judge_cells(places: Mapping[Place, Pairs], max_drop: float, suite: str, metric: Metric) -> list[CellComparison]:
-    comparisons = judge(places, max_drop / 100, derive_seed("suite", suite), metric)
-    return [cell.model_copy(update={"sentence": comparison_sentence(cell, metric)}) for cell in comparisons]
 
 
 def _scores(rows: JobRows) -> tuple[dict[str, Scores], int]:

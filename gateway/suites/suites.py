@@ -42,6 +42,7 @@ from shared.problems import Conflict, InvalidInput, NotFound
 from shared.schemas.base import JsonObject
 from shared.schemas.effects import Metric
 from shared.schemas.evaluation import ModelUnderTestInfo
+from shared.schemas.jobs import Purpose
 from shared.schemas.suites import (
     CellComparison,
     RunView,
@@ -52,7 +53,7 @@ from shared.schemas.suites import (
     SuiteView,
 )
 from shared.seeds import derive_id
-from shared.wording import change_in_words, class_in_words, percent, points
+from shared.wording import SCORE_WORDS, change_in_words, class_in_words, percent, points
 
 REVISION_CHARACTERS = 12
 MAX_RUNS = 100
@@ -76,7 +77,7 @@ def create(session: Session, owner: str, request: SuiteRequest) -> str:
     insert_missing(session, Suite, [row])
     if session.get(Suite, suite_id) is None:
         raise Conflict(f"you have a suite {request.name!r}; choose another name, or delete that one")
-    suite_job = {**copy_job(job, suite_id, suite_id, {}), "state": "done", "finished_at": utc_now()}
+    suite_job = {**copy_job(job, suite_id, "suite", job.id, {}), "state": "done", "finished_at": utc_now()}
     insert_missing(session, Job, [suite_job])
     edits = and_(
         Counterfactual.job_id == job.id,
@@ -130,7 +131,7 @@ def start_run(session: Session, owner: str, suite: str, model: ModelUnderTestInf
     labels = {name for label, mask in session.execute(truths) for name in [label, *(mask or ())] if name is not None}
     refuse_unknown_truths(labels, [model], "Test a model of the same classes")
     run_id = derive_id("suite run", row.id, model.name, model.revision)
-    run_job = copy_job(suite_job, run_id, row.id, {"revision": model.revision})
+    run_job = copy_job(suite_job, run_id, "run", row.id, {"revision": model.revision})
     run_job |= {"models": [model.name], "uploaded_models": jobs.digests_of([model])}
     insert_missing(session, Job, [run_job])
     run = session.get_one(Job, run_id)
@@ -208,7 +209,7 @@ def newest_runs(session: Session, owner: str, suites: int, runs: int) -> list[Su
 
 
 def _runs(suite: Suite) -> Select[Job]:
-    runs = select(Job).where(Job.suite_id == suite.id, Job.id != suite.id, Job.deleted_at.is_(None))
+    runs = select(Job).where(Job.parent_id == suite.id, Job.purpose == "run", Job.deleted_at.is_(None))
     return runs.order_by(Job.created_at.desc(), Job.id)
 
 
@@ -239,7 +240,8 @@ def members(session: Session, owner: str, suite: str) -> list[str]:
 
 
 def _members(session: Session, suite: Suite) -> list[str]:
-    return list(session.scalars(select(Job.id).where(Job.suite_id == suite.id)))
+    runs = and_(Job.parent_id == suite.id, Job.purpose == "run")
+    return list(session.scalars(select(Job.id).where(or_(Job.id == suite.id, runs))))
 
 
 def remove(session: Session, owner: str, suite: str) -> list[str]:
@@ -265,7 +267,7 @@ def _view(suite: Suite) -> SuiteView:
     )
 
 
-def copy_job(job: Job, job_id: str, suite_id: str, spec: JsonObject) -> JobColumns:
+def copy_job(job: Job, job_id: str, purpose: Purpose, parent: str, spec: JsonObject) -> JobColumns:
     """The row of a suite's job or of a run, from that of the job with the images; without models under test."""
     return {
         "id": job_id,
@@ -278,8 +280,9 @@ def copy_job(job: Job, job_id: str, suite_id: str, spec: JsonObject) -> JobColum
         "uploaded_models": {},
         "profile": job.profile,
         "seed": job.seed,
-        "spec": {"task_description": job.task_description, "suite": suite_id, **spec, **_kept_spec(job)},
-        "suite_id": suite_id,
+        "spec": {"task_description": job.task_description, **spec, **_kept_spec(job)},
+        "purpose": purpose,
+        "parent_id": parent,
     }
 
 
@@ -366,7 +369,7 @@ def comparison_sentence(comparison: CellComparison, metric: Metric) -> str:
         images = f"all counterfactuals ({comparison.method})"
     else:
         images = f"{class_in_words(cell, '`')} {change_in_words(cell)} ({comparison.method})"
-    score = "right" if metric == "accuracy" else "IoU"
+    score = SCORE_WORDS[metric].share
     sentence = f"{images}: {percent(comparison.accuracy.value)} {score} against {percent(comparison.against.value)}"
     sentence += f", {points(comparison.difference)} points"
     interval = comparison.selected_interval or comparison.interval

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from gateway.jobs.choices import Plan, plan
 from gateway.jobs.model_choice import models_by_name
+from gateway.kinds import KINDS
 from gateway.methods import METHODS, JobMethod
 from gateway.methods.checks import limit_of
 from gateway.methods.counterfactual import MethodCounterfactual, MethodImage, TaskDescription
@@ -28,7 +29,7 @@ from shared.images import canonical
 from shared.problems import InvalidInput, Problem, validation_sentence
 from shared.profiles import Profile
 from shared.schemas.base import ImagePayload
-from shared.schemas.evaluation import ModelUnderTestInfo, PredictRequest, SegmentRequest
+from shared.schemas.evaluation import ModelUnderTestInfo
 from shared.schemas.jobs import JobSpec, MethodChoice
 from shared.schemas.service import ServiceName
 
@@ -190,10 +191,8 @@ def _model_steps(services: WatchedServices, chosen: Plan, image: ImagePayload) -
     for model in chosen.models:
         services.title, services.method = model.name, None
         try:
-            if model.kind == "classification":
-                services.predict(PredictRequest(model=model.name, images=[image]))
-            else:
-                services.segment(SegmentRequest(model=model.name, images=[image]))
+            endpoint = KINDS[model.kind].endpoint
+            services.call(endpoint, endpoint.request(model=model.name, images=[image]))
         except Problem as problem:
             yield Step(model.name, "stopped", fault=problem.detail)
         yield from services.take_steps()

@@ -209,8 +209,8 @@ def _label_map(view: CounterfactualView, arm: Arm, model: str | None) -> str | N
     if opinion is not None and not (arm == "source" and view.source.mask):
         predictions = {"source": opinion.original, "null": opinion.null_arm, "sham": opinion.sham_arm}
         prediction = predictions.get(arm, opinion.counterfactual)
-        if prediction is not None and prediction.segmentation is not None:
-            return prediction.segmentation.map
+        if prediction is not None and prediction.map is not None:
+            return prediction.map
     return view.source.mask
 
 

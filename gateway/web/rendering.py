@@ -11,6 +11,7 @@ from urllib.parse import urlencode
 
 from fastapi.responses import HTMLResponse
 
+from gateway.kinds import of_metric
 from gateway.report.page import environment
 from gateway.suites.suites import release_name
 from shared.schemas.base import Contract
@@ -79,7 +80,7 @@ def images_of_cell(job: str, figures: ModelResults, cell: Cell, **filters: Value
 
 def class_filter(figures: ModelResults, label: str) -> dict[str, Value | None]:
     """The filter of a class of the reference: the ground truth, or without one what is predicted on the source."""
-    if label == ALL_CLASSES or (figures.relation != "labelled" and figures.metric == "iou"):
+    if label == ALL_CLASSES or (figures.relation != "labelled" and of_metric(figures.metric).localised):
         return {"scored": label}
     return {"class" if figures.relation == "labelled" else "predicted_original": label}
 

@@ -25,11 +25,12 @@ from gateway.database.sessions import reading
 from gateway.database.tables import Job, Report
 from gateway.feedback.notes import finding_id, load_notes, with_notes
 from gateway.jobs import jobs
+from gateway.kinds import of_metric
 from gateway.report.advice import open_effects, steps_for
-from gateway.results.confusion import at_threshold
 from gateway.results.counterfactuals import first_views
 from gateway.results.filters import Filters
 from gateway.results.job_rows import load_rows
+from gateway.results.measure import at_threshold
 from gateway.results.rounds import rounds_of
 from gateway.web.rendering import Value, address_of, class_filter, gallery, images_of_cell, render
 from shared.problems import InvalidInput
@@ -123,8 +124,8 @@ def _chosen(results: JobResults, view: ResultsView) -> ModelResults | None:
 
 
 def _at(session: Session, job: Job, figures: ModelResults, threshold: float) -> ModelResults:
-    """The figures at a threshold of confidence; of segmenters, which have no such probability, as they are."""
-    if threshold <= 0 or figures.metric == "iou":
+    """The figures at a threshold of confidence; of kinds without confidence as they are."""
+    if threshold <= 0 or of_metric(figures.metric).at_confidence is None:
         return figures
     return at_threshold(figures, load_rows(session, job.id), rounds_of(session, job.id), threshold)
 

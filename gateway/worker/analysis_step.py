@@ -177,7 +177,7 @@ def cluster(
         return results
     if rows.job.stored_spec.design == "adaptive":
         return results.model_copy(update={"not_clustered": _ADAPTIVE})
-    phrases = sorted({phrase for errors in large.values() for phrase in errors.phrases.phrases()})
+    phrases = sorted({phrase for errors in large.values() for phrase in errors.own.phrases.phrases()})
     sample = sorted(phrases, key=lambda phrase: derive_seed("sample of phrases", phrase))[:most]
     try:
         vectors = _embed(sessions, store, services, rows, sample, check)

@@ -17,15 +17,14 @@ from gateway.analysis.limits import LEAST_SOURCES
 from gateway.database.columns import PredictionColumns
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import Job, SourceImage
+from gateway.kinds.rows import PredictionRow
 from gateway.model_services.clients import BrokenOff, is_passing
 from gateway.model_services.image_shelf import ImageShelf
 from gateway.model_services.recorded import RecordedServices
-from gateway.results.originals import judge_of
-from gateway.results.pairing import PredictionRow
 from gateway.worker.image_step import predict_original
 from gateway.worker.image_work import ImageWork
 from shared.problems import Problem
-from shared.schemas.base import JsonObject, Kind
+from shared.schemas.base import JsonObject
 from shared.schemas.metrics import OriginalsCheck
 from shared.seeds import derive_seed
 from shared.storage import ObjectMissing
@@ -48,7 +47,6 @@ class _JobOriginals(NamedTuple):
 
     images: list[_Labelled]
     tested: list[str]
-    kind: Kind
     classes: list[str]
     seed: int
     refused: bool
@@ -112,7 +110,7 @@ def _load(sessions: Sessions, job_id: str) -> _JobOriginals:
             .where(or_(s.ground_truth.is_not(None), s.mask_digest.is_not(None)))
             .order_by(s.position)
         ).all()
-        spec, kind, classes, seed = job.stored_spec, job.kind, list(job.classes), job.seed
+        spec, classes, seed = job.stored_spec, list(job.classes), job.seed
         tested = [name for name in job.models if name not in spec.reference_models]
     groups: dict[tuple[bool, str], int] = {}
     images = [
@@ -123,7 +121,7 @@ def _load(sessions: Sessions, job_id: str) -> _JobOriginals:
     if len(images) > MOST_ORIGINALS:
         sample = np.random.default_rng(derive_seed("sampled originals", seed))
         images = [images[n] for n in np.sort(sample.choice(len(images), MOST_ORIGINALS, replace=False))]
-    return _JobOriginals(images, tested, kind, classes, seed, bool(spec.refused))
+    return _JobOriginals(images, tested, classes, seed, bool(spec.refused))
 
 
 def _store(sessions: Sessions, job_id: str, refused: dict[str, OriginalsCheck]) -> None:
@@ -144,7 +142,7 @@ def _check(
 ) -> OriginalsCheck | None:
     """How a model stands on the sample. Requests are those of the work on images whose edits are refused."""
     models = tuple(model for model in work.models if model.name == name)
-    judge = judge_of(originals.kind, originals.classes, "labelled", originals.seed)
+    judge = work.kind.originals(originals.classes, "labelled", originals.seed)
     for image in originals.images:
         of_image = replace(
             work,

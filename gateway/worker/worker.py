@@ -27,6 +27,7 @@ from celery import Celery, bootsteps
 from celery.signals import worker_shutting_down
 from prometheus_client import CollectorRegistry
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from gateway.database.sessions import DATABASE_AWAY, Sessions, database_now, open_engine, open_sessions
 from gateway.database.tables import Job
@@ -41,7 +42,7 @@ from gateway.operations.startup import database_answers, refuse_wrong_schema
 from gateway.queue import leases
 from gateway.queue.celery_tasks import WORK, send_repair, wake_worker
 from gateway.queue.leases import Lease
-from gateway.repairs.dispatch import repair_loop
+from gateway.repairs import dispatch
 from gateway.settings import Settings, read_settings
 from gateway.storage.object_store import open_store
 from gateway.worker import image_step
@@ -59,6 +60,7 @@ from shared.turns import work_started
 
 MAX_PAUSE_SECONDS = 300.0
 LINK_GRACE_SECONDS = 60.0
+CLOCK_STEP = 60.0  # seconds; what NTP slews, and a slow reply of the database, are less
 
 logger = logging.getLogger("contrafact.worker")
 
@@ -79,6 +81,7 @@ class Worker:
         self._recurring = RecurringReplies()
         self._originals = OriginalsGate(sessions)
         self._leases = HeldLeases(sessions, settings.lease_seconds, settings.lease_renewal_seconds)
+        self._clock = DatabaseClock()
         self._changing = threading.Lock()
         self._steps = 0
         self._stopping = services.stopping
@@ -87,7 +90,7 @@ class Worker:
             _thread("leases", self._leases.renewal_loop),
             _thread("watch", self._watch),
             _thread("housekeeping", housekeeping_loop, sessions, store, settings, stopping),
-            _thread("repairs", repair_loop, sessions, store, send, settings, stopping),
+            _thread("repairs", dispatch.repair_loop, sessions, store, send, settings, stopping),
         )
 
     def start(self) -> None:
@@ -236,10 +239,30 @@ class Worker:
 
     def _sweep(self) -> None:
         with self._sessions.begin() as session:
+            if self._clock.was_set_back(session):
+                logger.warning("the database's clock was set back; delays and leases are dated anew")
+                leases.correct_times(session, self._settings.lease_seconds)
+                dispatch.correct_times(session)
             leases.sweep(session, self._settings.max_lost_leases)
             waits = leases.work_waits(session)
         if waits and self._steps < self._settings.images_in_flight:
             wake_worker(self._celery)
+
+
+class DatabaseClock:
+    """Compares the database's clock with this process's monotonic one."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._ahead: float | None = None
+
+    def was_set_back(self, session: Session) -> bool:
+        """Whether it was set back by more than `CLOCK_STEP` seconds since the last call."""
+        now = session.scalar(select(database_now()))
+        assert now is not None
+        ahead, before = now.timestamp() - self._monotonic(), self._ahead
+        self._ahead = ahead
+        return before is not None and ahead < before - CLOCK_STEP
 
 
 def _thread(name: str, target: Callable[..., None], *arguments: object) -> threading.Thread:

@@ -25,9 +25,9 @@ import cv2
 import numpy as np
 import torch
 
-from evaluator_service.models_under_test.segmentation import ImageSegmenter
+from evaluator_service.models_under_test.kinds.segmentation import ImageSegmenter
 from evaluator_service.shapes import shapes_reply
-from gateway.methods.checks import Measured, find_shapes
+from gateway.methods.checks import ImageSignals, find_shapes
 from gateway.methods.counterfactual import FACTORS, Change, Edit, MethodImage, TaskDescription
 from research.calibrate.broken import Trial
 from research.calibrate.thresholds import held_out_scores, table, thresholds, toml, with_thresholds
@@ -58,7 +58,7 @@ class ShapeEvaluator:
         """As `POST /v1/shapes`."""
         images = [decode(payload.png) for payload in (request.source, *request.images)]
         places = self._names.places(self._segmenter.classes, request.classes)
-        return shapes_reply(request, self._segmenter.label_maps(images), places)
+        return shapes_reply(request, self._segmenter.run(images), places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ def trials(
         degraded = through(np.stack([shape_image.image for shape_image in shape_set]))
         source = MethodImage(str(scene.geometry_seed), payload(drawn.image), None, payload(mask))
         found = find_shapes(judge, source, TASK, [payload(image) for image in degraded])
-        scores = [Measured(shapes=outcome).scores() for outcome in found]
+        scores = [ImageSignals(shapes=outcome).scores() for outcome in found]
         if "shapes" not in scores[0]:
             silent += 1
             continue

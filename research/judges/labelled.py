@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from evaluator_service.models_under_test.segmentation import ImageSegmenter
+from evaluator_service.models_under_test.kinds.segmentation import ImageSegmenter
 from evaluator_service.shapes import shapes_reply
 from gateway.analysis.calibration import JudgedSample
 from gateway.methods.counterfactual import Change, Edit, Factor
@@ -138,10 +138,7 @@ def object_scores(folder: Path, edits: Sequence[Record], profile: str) -> list[d
     scores: list[dict[str, float]] = []
     for record in edits:
         images = [folder / record.source, folder / record.image]
-        maps = [
-            np.asarray(label_map, np.uint8)
-            for label_map in segmenter.label_maps([read_picture(path) for path in images])
-        ]
+        maps = [np.asarray(label_map, np.uint8) for label_map in segmenter.run([read_picture(path) for path in images])]
         payloads = [ImagePayload(png=path.read_bytes()) for path in images]
         request = ShapesRequest(source=payloads[0], images=payloads[1:], classes=[record.label])
         (outcome,) = shapes_reply(request, maps, places).outcomes

@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from evaluator_service.models_under_test.classification import ImageClassifier
+from evaluator_service.models_under_test.kinds.classification import ImageClassifier
 from gateway.methods.counterfactual import Edit
 from research.judges.editors import EDITORS, Draw, EditorResult, drawing, parameters_of
 from research.judges.oracles.objects import in_place, is_kept, judge
@@ -131,7 +131,7 @@ class Measurement:
     def _predict(self, source: Pixels, image: Pixels) -> dict[str, tuple[str, str]]:
         named = {}
         for name, model in self._models.items():
-            before, after = (model.classes[int(row.argmax())] for row in model.probabilities([source, image]))
+            before, after = (model.classes[int(row.argmax())] for row in model.run([source, image]))
             named[name] = (before, after)
         return named
 

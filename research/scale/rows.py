@@ -38,9 +38,9 @@ from tests.support.deployment import postgres, postgres_url
 PENDING = 20
 _SOURCES = """
 INSERT INTO source_images (id, job_id, position, digest, file_name, ground_truth, state, failure, attempts, lost_leases,
-    updated_at, generated)
+    updated_at, generated, turn)
 SELECT md5(CAST(:large AS text) || n), :large, n, s.digest, s.file_name, s.ground_truth, 'pending', '', 0, 0, now(),
-    s.generated
+    s.generated, s.turn
 FROM generate_series(0, :rows - 1) n JOIN source_images s ON s.job_id = :small AND s.position = n % :images
 """
 

@@ -52,7 +52,7 @@ class Interval(Contract):
     low: float
     high: float
     level: float
-    kind: Literal["bootstrap-t", "betting", "bootstrap", "newcombe", "jackknife"]
+    kind: Literal["exact", "bootstrap-t", "betting", "bootstrap", "newcombe", "jackknife"]
 
 
 class ProbabilityChange(Contract):
@@ -285,7 +285,7 @@ class EditCluster(Contract):
     delta_accuracy: float | None
     interval: Interval | None
     q_value: float | None
-    standing: Literal["weakness", "improvement", "nothing found", "too few images", "not tested"]
+    standing: Literal["weakness", "suspected weakness", "improvement", "nothing found", "too few images", "not tested"]
 
 
 # guidance: classifier-free guidance, times the dose. self_fraction: its complement (the share of the steps in which the
@@ -402,8 +402,8 @@ Judges = Literal["people", "models"]
 # themselves, or it is pooled over its class, over its factor, or over everything.
 Pool = Literal["cell", "class", "factor", "all"]
 OtherEstimand = Literal["edits", "null", "both", "second"]
-# weakness and improvement are findings; the other two are not.
-Standing = Literal["weakness", "improvement", "nothing found", "too few images"]
+# weakness and improvement are findings; the others are not.
+Standing = Literal["weakness", "suspected weakness", "improvement", "nothing found", "too few images"]
 BEYOND = 0.05  # a finding's effect is larger than 5 points
 LEAST_SOURCES = 12  # source images (or groups) of a tested cell; a cell with fewer has "too few images"
 
@@ -483,19 +483,20 @@ class CellEffect(Contract):
     `groups`: number of groups of the source images; None if each image is its own group. Tests are over groups.
 
     `delta_accuracy` and `delta_probability` (None where a probability is not known) are in −1 … 1, negative is worse.
-    `p_value` tests an effect of at most 5 points, either way; `q_value` is its Benjamini-Hochberg adjustment over the
-    family. Both, and the intervals, are None under 12 source images. `selected_interval` is the interval of a rejected
-    cell at the level adjusted for selection (FCR). `images_needed` estimates how many source images would settle an
-    effect of this size, beside the other tested cells. `detectable`: the smallest drop that a tested cell with this
-    many source images detects with 80 % power, given the accuracy on its null arms. `breakdown` (of a finding): the
-    share of its images, 0 to 1, that may be invalid before the finding is in doubt. `among_valid`: the effect corrected
-    for the checks' errors; None if these are not known. `bounds`: the effect if refused pairs had been counted; None in
-    results from before there were bounds. `changed` (of a finding): the images that it rests on, and what reviewers
-    found. `panel` (of a weakness): the reference models, if the job has any; `confirmation`: what a job with another
-    editor shows, if one was asked to confirm it. `corroboration` (of a finding): what the job's own images show that
-    have the value; None without ground truth and for segmenters. `dose`: its effect at several doses of the edit, and
-    undone, if a job of doses rendered them; of corruptions, by severity. `note` (of a finding): what people decided
-    about it.
+    `p_value` tests a loss (of a cell that gained, a gain) of at most 5 points, one-sided; `q_value` is its
+    Benjamini-Hochberg adjustment over the cells. `q_any_loss` is that of the test of no loss, over the cells that are
+    no weaknesses: a cell with at most 5 % is a suspected weakness. All, and the intervals, are None under 12 source
+    images. `selected_interval` is the one-sided interval of a finding at the level adjusted for selection (FCR).
+    `images_needed` estimates how many source images would settle an effect of this size, beside the other tested cells.
+    `detectable`: the smallest drop that a tested cell with this many source images detects with 80 % power, given the
+    accuracy on its null arms. `breakdown` (of a finding): the share of its images, 0 to 1, that may be invalid before
+    the finding is in doubt. `among_valid`: the effect corrected for the checks' errors; None if these are not known.
+    `bounds`: the effect if refused pairs had been counted; None in results from before there were bounds. `changed` (of
+    a finding): the images that it rests on, and what reviewers found. `panel` (of a weakness): the reference models, if
+    the job has any; `confirmation`: what a job with another editor shows, if one was asked to confirm it.
+    `corroboration` (of a finding): what the job's own images show that have the value; None without ground truth and
+    for segmenters. `dose`: its effect at several doses of the edit, and undone, if a job of doses rendered them; of
+    corruptions, by severity. `note` (of a finding): what people decided about it.
     """
 
     cell: Cell
@@ -508,6 +509,7 @@ class CellEffect(Contract):
     selected_interval: Interval | None = None
     p_value: float | None = None
     q_value: float | None = None
+    q_any_loss: float | None = None
     standing: Standing
     images_needed: int | None = None
     detectable: float | None = None

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
-from shared.schemas.base import TASK_DESCRIPTION, Contract
+from shared.schemas.base import TASK_DESCRIPTION, Contract, Kind
 from shared.schemas.findings import FindingView
 from shared.schemas.jobs import MethodChoice
 from shared.schemas.masks import MaskSpec
@@ -93,6 +93,7 @@ class ExportNote(Contract):
     task_description: Annotated[str, Field(validation_alias=TASK_DESCRIPTION)]
     methods: list[MethodChoice]
     models: list[str]
+    kind: Kind = "classification"
     classes: list[str]
     masks: Annotated[MaskSpec | None, Field(description="how to read the masks, as `masks` of a job's spec")] = None
     profile: str

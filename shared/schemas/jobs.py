@@ -21,6 +21,8 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256 in
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 GroupName = Annotated[str, Field(min_length=1, max_length=1_000)]
 JobState = Literal["running", "done", "failed", "cancelled"]
+FollowUp = Literal["confirmation", "doses"]
+Purpose = Literal["test", "confirmation", "doses", "suite", "run"]
 Stage = Literal["starting", "captioning", "proposing", "rendering", "checking", "predicting"]
 JobStage = Literal["waiting", "starting", "captioning", "proposing", "rendering", "checking", "predicting", "analysing"]
 
@@ -129,14 +131,14 @@ class JobSpec(Contract):
             "check errors measured on it; default: none, the errors are unknown"
         ),
     ] = None
-    confirms: Annotated[
-        str | None,
-        Field(max_length=64, description="the job whose findings this one tests again, with an unrelated editor"),
+    purpose: Annotated[
+        FollowUp | None,
+        Field(
+            description="what a job on another job's images is for: `confirmation` tests the findings of `parent` "
+            "again with an unrelated editor; `doses` renders its weaknesses at other doses, and undone"
+        ),
     ] = None
-    doses_of: Annotated[
-        str | None,
-        Field(max_length=64, description="the job whose weaknesses this one renders at other doses, and undone"),
-    ] = None
+    parent: Annotated[str | None, Field(max_length=64, description="the other job, if there is a `purpose`")] = None
     design: DesignOption = "free"
     values: ValuesOption = ()
     budget: BudgetOption = None
@@ -156,6 +158,14 @@ class JobSpec(Contract):
             raise ValueError(f"{name}: a free design has none; set `design` to balanced or adaptive, or leave it out")
         if repeated := repeated_values(self.values):
             raise ValueError(f"values names {', '.join(repeated)} more than once; name each once")
+        return self
+
+    @model_validator(mode="after")
+    def _parent_has_purpose(self) -> JobSpec:
+        if (self.parent is None) != (self.purpose is None):
+            raise ValueError(
+                "a job on another job's images has both a `parent` and a `purpose`; other jobs have neither"
+            )
         return self
 
     @model_validator(mode="after")
@@ -280,6 +290,10 @@ class JobView(Contract):
     classes: list[str]
     profile: str
     seed: int
+    purpose: Annotated[
+        Purpose, Field(description="`run`: of a suite. Jobs but for `test` are on the rows of `parent`")
+    ] = "test"
+    parent: str | None = None
     created_at: datetime
     finished_at: datetime | None
 

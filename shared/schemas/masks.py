@@ -7,10 +7,11 @@ from typing import Annotated, Self
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from shared.characters import refuse_deceptive
-from shared.schemas.base import Contract
+from shared.schemas.base import Contract, Kind
 
 MAX_LABEL_CHARACTERS = 200
 MAX_MASK_CLASSES = 254  # a class index is one byte, and two values are reserved
+MASKED: frozenset[Kind] = frozenset({"segmentation"})  # kinds whose answers are masks
 ALL_CLASSES = "all classes"  # the name of the mean over all classes, in place of a class name
 
 Label = Annotated[str, Field(min_length=1, max_length=MAX_LABEL_CHARACTERS), AfterValidator(refuse_deceptive)]

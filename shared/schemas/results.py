@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, JsonValue
 
-from shared.schemas.base import TASK_DESCRIPTION, Contract, JsonObject
+from shared.schemas.base import TASK_DESCRIPTION, Contract, JsonObject, Kind
 from shared.schemas.designs import DesignResults
 from shared.schemas.effects import (
     CellEffect,
@@ -320,24 +320,6 @@ class ClassProbability(Contract):
     probability: float
 
 
-class ClassOverlap(Contract):
-    """A segmenter's intersection over union (0 to 1) with the reference, for one class."""
-
-    name: str
-    iou: float
-
-
-class SegmentationView(Contract):
-    """A segmenter's prediction. `map` is the digest of a grey PNG: indices into the job's `classes`, 254 for any other
-    class. Overlaps are with the mask, or without masks with the map of the original; `mean_iou` is over the classes
-    that the reference holds, None without a reference.
-    """
-
-    map: str
-    mean_iou: float | None
-    classes: list[ClassOverlap]
-
-
 class PredictionView(Contract):
     """A model's prediction on one image; `ground_truth_probability` is given even if it is not among the `top` five.
 
@@ -349,7 +331,14 @@ class PredictionView(Contract):
     ground_truth_probability: float | None
     rank: Annotated[int | None, Field(description="rank of the ground truth; 1 is first")]
     top: list[ClassProbability]
-    segmentation: SegmentationView | None = None
+    scores: Annotated[
+        dict[str, float],
+        Field(description="by class of the reference, 0 to 1: right or wrong, IoU; under `all classes` their mean"),
+    ]
+    map: Annotated[
+        str | None,
+        Field(description="digest of a grey PNG: indices into the job's `classes`, 254 for any other class"),
+    ] = None
 
 
 class ModelOpinion(Contract):
@@ -413,6 +402,7 @@ class CounterfactualView(Contract):
     control_image: str | None
     verdict: VerdictView
     scores: dict[str, float]
+    kind: Kind
     predictions: list[ModelOpinion]
 
 

@@ -99,6 +99,22 @@ def test_an_interrupt_ends_the_calls_in_flight_and_a_second_one_the_process(tmp_
             assert show(address, job)["failures"] == []
 
 
+@pytest.mark.slow
+def test_torch_is_whole_before_anything_computes(tmp_path: Path) -> None:
+    """scipy asks a torch that another thread still imports for its Tensor, which failed analyses after a restart."""
+    code = (
+        "import sys; from pathlib import Path; from embedded import run; services = run._model_services\n"
+        "def with_services(*arguments):\n"
+        "    print(hasattr(sys.modules.get('torch'), 'Tensor'), flush=True)\n"
+        "    return services(*arguments)\n"
+        "run._model_services = with_services\n"
+        "with run.run_embedded(Path(sys.argv[1])):\n"
+        "    run.end_process()"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "True"
+
+
 @pytest.fixture
 def installed(tmp_path: Path) -> Iterator[str]:
     """The URL of a system that sees what `make install` installs, over small services."""

@@ -20,9 +20,8 @@ PROGRAMS = {
     "weights": "shared.fetch_weights",
     # Everything that it does with the models of the user's included: parquet, ONNX, repairs.
     "embedded": "embedded.demo contrafact.cli gateway.export.huggingface caption_service.app llm_service.app "
-    "diffusion_service.app evaluator_service.app evaluator_service.models_under_test.onnx_check "
-    "evaluator_service.models_under_test.onnx_models evaluator_service.repair_worker kornia.augmentation.auto "
-    "accelerate peft",
+    "diffusion_service.app evaluator_service.app evaluator_service.models_under_test.onnx_file "
+    "evaluator_service.repair_worker kornia.augmentation.auto accelerate peft",
 }
 
 # Each of 20 MB and more: package and module.

@@ -17,7 +17,7 @@ import pytest
 
 from evaluator_service.models_under_test import uploads
 from evaluator_service.models_under_test.quarantine import MAX_MARKS, Quarantine
-from evaluator_service.models_under_test.spawner import Spawner
+from evaluator_service.models_under_test.sandbox import Spawner
 from evaluator_service.models_under_test.uploads import CACHED, guard
 from shared.problems import ModelStopped
 from shared.schemas.evaluation import UploadedModel

@@ -15,7 +15,9 @@ from shared.schemas.results import (
 
 def prediction(label: str) -> PredictionView:
     top = [ClassProbability(name=label, probability=0.9)]
-    return PredictionView(predicted=label, probability=0.9, ground_truth_probability=None, rank=None, top=top)
+    return PredictionView(
+        predicted=label, probability=0.9, ground_truth_probability=None, rank=None, top=top, scores={}
+    )
 
 
 def counterfactual_view(
@@ -44,5 +46,6 @@ def counterfactual_view(
         control_image=None,
         verdict=VerdictView(accepted=accepted, check="" if accepted else "label", reason=""),
         scores={},
+        kind="classification",
         predictions=[opinion] if accepted else [],
     )

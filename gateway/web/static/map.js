@@ -10,9 +10,10 @@ const places = links.map((link) => {
 
 const image = (digest, alt) => Object.assign(new Image(), { src: `/thumbnails/${digest}`, alt });
 // What a model says of an image, in a few words.
-const said = ({ predicted, segmentation }) => {
-  if (!segmentation) return predicted;
-  return segmentation.mean_iou === null ? "no mask" : `mIoU ${Math.round(100 * segmentation.mean_iou)} %`;
+const said = ({ predicted, map, scores }) => {
+  if (!map) return predicted;
+  const mean = scores["all classes"];
+  return mean === undefined ? "no mask" : `mIoU ${Math.round(100 * mean)} %`;
 };
 let waiting = null;
 const showPreview = (link) => {

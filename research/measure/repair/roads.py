@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from evaluator_service.models_under_test.segmentation import ImageSegmenter
+from evaluator_service.models_under_test.kinds.segmentation import ImageSegmenter
 from gateway.analysis.certainty import clustered_rate
 from gateway.analysis.segmentation import scores
 from research.judges.segmentation import instances
@@ -165,7 +165,7 @@ class Segmenter(Protocol):
 
     classes: list[str]
 
-    def label_maps(self, images: Sequence[Image]) -> Sequence[Image]:
+    def run(self, images: Sequence[Image]) -> Sequence[Image]:
         """Per image the index in `classes` of every pixel."""
         ...
 
@@ -201,7 +201,7 @@ def evaluate(model: Segmenter, scenes: Sequence[Scene]) -> SegmenterResults:
     pedestrians: list[tuple[int, bool]] = []
     for chunk in chunks(scenes, AT_ONCE):
         drawings = [render_scene(scene) for scene in chunk]
-        maps = model.label_maps([drawing.image for drawing in drawings])
+        maps = model.run([drawing.image for drawing in drawings])
         for drawing, label_map in zip(drawings, maps, strict=True):
             guess = places[label_map]
             reference = np.where(drawing.classes == 0, VOID, drawing.classes - 1).astype(np.uint8)

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from contrafact.async_client import AsyncClient
 from contrafact.cli import app
 from contrafact.client import Client, Unreachable
-from evaluator_service.models_under_test.endpoint import EndpointClassifier
+from evaluator_service.models_under_test.endpoint import EndpointModel
 from shared.certificates import CA_FILE, trusted
 from shared.chat_server import ChatServer
 from shared.problems import DependencyFailed
@@ -129,16 +129,17 @@ def test_servers_of_models_take_the_file(url: str, certificate: Path) -> None:
     server = {"url": f"{url}/v1", "model": "small", "revision": "1", "licence": "none", "gigabytes": 1}
     model = {"url": f"{url}/classify", "classes": ["car", "bus"], "revision": "1", "licence": "none"}
 
-    async def ask(ca_file: str) -> tuple[float, list[list[float]]]:
+    async def ask(ca_file: str) -> tuple[float, list[float]]:
         deadline = time.monotonic() + 60
         chat = ChatServer(Server.model_validate(server | {"ca_file": ca_file}))
-        endpoint = EndpointClassifier(ModelEndpoint.model_validate(model | {"ca_file": ca_file}))
+        endpoint = EndpointModel(ModelEndpoint.model_validate(model | {"ca_file": ca_file}))
         yes = await chat.yes([{"role": "user", "content": "Is it a bus?"}], deadline)
-        return yes, await endpoint.probabilities([b"png"], deadline)
+        (row,) = await endpoint.outputs([b"png"], deadline)
+        return yes, row.tolist()
 
-    assert asyncio.run(ask(str(certificate))) == (1.0, [[0.25, 0.75]])
+    assert asyncio.run(ask(str(certificate))) == (1.0, [0.25, 0.75])
     with pytest.raises(DependencyFailed, match=UNTRUSTED):
         asyncio.run(ask(""))
-    untrusting = EndpointClassifier(ModelEndpoint.model_validate(model))
+    untrusting = EndpointModel(ModelEndpoint.model_validate(model))
     with pytest.raises(DependencyFailed, match=UNTRUSTED):
-        asyncio.run(untrusting.probabilities([b"png"], time.monotonic() + 60))
+        asyncio.run(untrusting.outputs([b"png"], time.monotonic() + 60))

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from transformers import SegformerConfig, SegformerForSemanticSegmentation
 from transformers.models.segformer.image_processing_pil_segformer import SegformerImageProcessorPil
 
-from evaluator_service.models_under_test.segmentation import ImageSegmenter
+from evaluator_service.models_under_test.kinds.segmentation import ImageSegmenter, TrainableSegmenter
+from evaluator_service.models_under_test.trainable import IGNORED, TrainingExample
 from evaluator_service.retraining import augment
-from evaluator_service.trainable import IGNORED, TrainableSegmenter, TrainingExample
 from shared.label_maps import OTHER, VOID, class_indices, confusion, named_overlaps, pack_counts, unpack_counts
 from shared.problems import InvalidInput
 from shared.scores import with_mean
@@ -110,7 +110,7 @@ def test_it_is_judged_by_the_map_that_it_gives_under_test(folder: Path) -> None:
     masks = [random.choice([0, 1, VOID], size).astype(np.uint8) for size in sizes]
     lessons = [TrainingExample(random.integers(0, 255, (*mask.shape, 3), dtype=np.uint8), "", mask) for mask in masks]
     judgement = trainable.judge([partial(lessons.__getitem__, place) for place in range(len(lessons))])
-    maps = ImageSegmenter(weights(folder), device="cpu").label_maps([example.image for example in lessons])
+    maps = ImageSegmenter(weights(folder), device="cpu").run([example.image for example in lessons])
     table = class_indices(trainable._outputs.classes, classes)
     assert table[trainable._outputs.classes.index("road")] == OTHER
     expected = [pack_counts(confusion(mask, table[label_map], 2)) for mask, label_map in zip(masks, maps, strict=True)]

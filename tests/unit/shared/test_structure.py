@@ -7,10 +7,12 @@ import configparser
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from shared.endpoints import INFO, MODELS, Endpoint, Services
+from shared.schemas.base import Kind
 from tests.support.paths import REPOSITORY
 
 SERVICES = ("caption_service", "llm_service", "diffusion_service", "evaluator_service")
@@ -58,6 +60,41 @@ def test_no_two_classes_of_a_package_share_a_name(package: str) -> None:
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(f"{path}:{node.lineno}")
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+def kinds_in(node: ast.AST) -> Iterator[int]:
+    """Lines in which a comparison, a pattern, a key or a subscript is the name of a kind of task."""
+    operands: list[ast.expr | None] = []
+    if isinstance(node, ast.Compare):
+        operands = [node.left, *node.comparators]
+    elif isinstance(node, ast.Dict):
+        operands = node.keys
+    elif isinstance(node, ast.Subscript):
+        operands = [node.slice]
+    elif isinstance(node, ast.MatchValue):
+        operands = [node.value]
+    for operand in operands:
+        for constant in [] if operand is None else ast.walk(operand):
+            if isinstance(constant, ast.Constant) and constant.value in get_args(Kind):
+                yield constant.lineno
+
+
+# "segmentation" is also a ControlNet's kind of control.
+OTHER_KINDS = {"shared/profile_diffusion.py", "shared/schemas/diffusion.py"}
+
+
+@pytest.mark.parametrize("package", ["contrafact", "embedded", "shared", "evaluator_service"])
+def test_code_branches_on_the_kind_of_task_in_its_own_file_alone(package: str) -> None:
+    """Another kind is another file in `kinds/`. import-linter keeps these files to themselves."""
+    branches = [
+        f"{path}:{line}"
+        for path, tree in trees(package)
+        if path.parent.name != "kinds" and str(path) not in OTHER_KINDS
+        for node in ast.walk(tree)
+        if not (isinstance(node, ast.Subscript) and ast.unparse(node.value) == "Literal")
+        for line in kinds_in(node)
+    ]
+    assert branches == []
 
 
 # What the client imports of shared, and what these import: what must be the same on both sides. It reads the user's

@@ -73,7 +73,8 @@ def upgrade() -> None:
         sa.Column("idempotency_key", sa.String(length=200)),
         sa.Column("request_hash", sa.String(length=64), nullable=False),
         sa.Column("request_id", sa.String(length=64), nullable=False),
-        sa.Column("suite_id", sa.String(length=64)),
+        sa.Column("purpose", sa.String(length=16), server_default="test", nullable=False),
+        sa.Column("parent_id", sa.String(length=64)),
         sa.Column("events", sa.Integer(), nullable=False),
         sa.Column("counts", _JSON, server_default="{}", nullable=False),
         sa.Column("created_at", UtcDateTime(), nullable=False),
@@ -104,7 +105,7 @@ def upgrade() -> None:
         sqlite_where=sa.text("state = 'running'"),
         postgresql_where=sa.text("state = 'running'"),
     )
-    op.create_index("ix_jobs_suite_id", "jobs", ["suite_id"])
+    op.create_index("ix_jobs_parent_id", "jobs", ["parent_id"])
     op.create_table(
         "models_under_test",
         sa.Column("id", sa.String(length=64), primary_key=True),

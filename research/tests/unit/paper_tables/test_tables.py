@@ -36,7 +36,7 @@ MODEL = "street-classifier"
 
 
 def prediction(rank: int) -> PredictionView:
-    return PredictionView(predicted="bus", probability=0.9, ground_truth_probability=0.5, rank=rank, top=[])
+    return PredictionView(predicted="bus", probability=0.9, ground_truth_probability=0.5, rank=rank, top=[], scores={})
 
 
 def view(
@@ -60,6 +60,7 @@ def view(
         control_image=None,
         verdict=VerdictView(accepted=not refused_by, check=refused_by, reason=""),
         scores={},
+        kind="classification",
         predictions=[
             ModelOpinion(
                 model=MODEL, original=prediction(1), null_arm=None, counterfactual=prediction(rank), flipped=rank != 1

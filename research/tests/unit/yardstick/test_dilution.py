@@ -27,7 +27,7 @@ def view(position: int, ordinal: int, null: str, new: str, to_value: str = "nigh
     change = ChangeView(factor="weather", from_phrase="by day", to_phrase="x", from_value="day", to_value=to_value)
     source = SourceImageView(id="s", position=position, name="x.png", ground_truth="bus", image="d")
     predictions = [
-        PredictionView(predicted=label, probability=1.0, ground_truth_probability=None, rank=None, top=[])
+        PredictionView(predicted=label, probability=1.0, ground_truth_probability=None, rank=None, top=[], scores={})
         for label in (null, new)
     ]
     opinion = ModelOpinion(
@@ -47,6 +47,7 @@ def view(position: int, ordinal: int, null: str, new: str, to_value: str = "nigh
         control_image=None,
         verdict=VerdictView(accepted=True, check="", reason=""),
         scores={},
+        kind="classification",
         predictions=[opinion],
     )
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,9 @@ from typer.testing import CliRunner
 from contrafact.cli import app
 from contrafact.client import Client
 from contrafact.job_files import plan_job
+from gateway.database.tables import LOCAL_OWNER
+from gateway.intake.sources import NamedFile
+from gateway.jobs.submit import Submission, plan_submission
 from shared.schemas.jobs import JobSpec
 from tests.support.archives import zipped
 from tests.support.gateway_under_test import Gateway, picture
@@ -55,6 +60,14 @@ def test_one_odd_image_is_mentioned_and_does_not_stop_the_job(gateway: Gateway) 
 def test_methods_without_a_generator_take_all_images(gateway: Gateway) -> None:
     assert ask(gateway, WHITE, methods=["corruptions"]).json()["outside_domain"] == ""
     assert ask(gateway, WHITE, methods=["corruptions", "dillema"]).status_code == 422
+
+
+def test_a_profile_without_a_domain_takes_all_images(gateway: Gateway) -> None:
+    profile = gateway.context.profile
+    evaluator = profile.evaluator.model_copy(update={"domain": None})
+    anywhere = replace(gateway.context, profile=profile.model_copy(update={"evaluator": evaluator}))
+    submission = Submission(JobSpec(task_description=TASK), [NamedFile("1.png", io.BytesIO(WHITE))])
+    assert plan_submission(anywhere, LOCAL_OWNER, submission).outside_domain == ""
 
 
 def test_uploaded_images_are_looked_at(gateway: Gateway) -> None:

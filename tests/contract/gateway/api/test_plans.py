@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -133,15 +134,28 @@ def test_a_plan_asks_whether_numbered_files_are_one_video(gateway: Gateway) -> N
     assert line.split()[:2] == ["groups", "20;"]
 
 
-def test_equal_files_are_counted_before_and_after_their_upload(gateway: Gateway) -> None:
-    images = [{"digest": f"{number % 30:064x}", "label": "bus"} for number in range(40)]
+def test_equal_images_are_left_out_however_they_are_sent(gateway: Gateway) -> None:
+    """They are no independent images; forms and lists of digests counted them as such."""
+    images = [{"digest": f"{number % 30:064x}", "label": "bus", "name": f"{number}.png"} for number in range(40)]
     plan = gateway.client.post("/jobs?dry_run=true", json={"task": TASK, "images": images}).json()
-    assert (plan["missing"], plan["repeated"]) == (40, 10)
-    files = {"images": ("set.zip", zipped({f"bus/{number}.png": picture(number % 2) for number in range(5)}))}
-    job = gateway.client.post("/jobs", files=files, data={"spec": json.dumps({"task": TASK})}).json()
-    plan = gateway.client.get(f"/jobs/{job['id']}/plan").json()
-    assert (plan["images"], plan["repeated"]) == (2, 0), "of equal files in an archive one is used"
-    assert any(line.startswith(f"3 left out, {EQUAL}") for line in plan["test_set"])
+    assert (plan["missing"], plan["repeated"]) == (30, 0)
+    assert any(line.startswith(f"10 left out, {EQUAL}") for line in plan["test_set"])
+    pictures = {f"bus/{number}.png": picture(number % 2) for number in range(5)}
+    listed = []
+    for name, data in pictures.items():
+        digest = hashlib.sha256(data).hexdigest()
+        gateway.client.put(f"/images/{digest}", content=data).raise_for_status()
+        listed.append({"digest": digest, "label": "bus", "name": name})
+    spec = {"data": {"spec": json.dumps({"task": TASK})}}
+    for request in (
+        {"files": {"images": ("set.zip", zipped(pictures))}, **spec},
+        {"files": [("images", (name, data, "image/png")) for name, data in pictures.items()], **spec},
+        {"json": {"task": TASK, "images": listed}},
+    ):
+        job = gateway.client.post("/jobs", **request).json()
+        plan = gateway.client.get(f"/jobs/{job['id']}/plan").json()
+        assert (plan["images"], plan["repeated"]) == (2, 0)
+        assert any(line.startswith(f"3 left out, {EQUAL}") for line in plan["test_set"])
 
 
 def test_a_dry_run_refuses_what_the_job_would_be_refused_for(gateway: Gateway) -> None:

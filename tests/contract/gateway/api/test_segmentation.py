@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from contrafact.cli import app
 from embedded.run import run_embedded
 from shared.images import decode, digest, encode
+from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.results import JobResults
 from shared.schemas.service import SERVICES
 from tests.support.archives import zipped
@@ -107,12 +108,11 @@ def test_results_have_cells_matrices_and_label_maps(client: httpx.Client, job: s
     truth = decode(client.get(f"/images/{view['source']['mask']}").content, "L")
     assert set(np.unique(truth).tolist()) <= {0, 1, 2, 255}
     prediction = view["predictions"][0]
-    original = decode(client.get(f"/images/{prediction['original']['segmentation']['map']}").content, "L")
+    original = decode(client.get(f"/images/{prediction['original']['map']}").content, "L")
     assert (original == truth)[truth != 255].all()
-    assert prediction["original"]["segmentation"]["mean_iou"] == 1.0
-    assert prediction["flipped"] == any(
-        overlap["iou"] < 0.5 for overlap in prediction["counterfactual"]["segmentation"]["classes"]
-    )
+    assert prediction["original"]["scores"][ALL_CLASSES] == 1.0
+    scores = prediction["counterfactual"]["scores"].items()
+    assert prediction["flipped"] == any(iou < 0.5 for name, iou in scores if name != ALL_CLASSES)
     cars = client.get(f"/jobs/{job}/results", params={"class": "car"}).json()["counterfactuals"]
     assert cars
     assert client.get(f"/jobs/{job}/results", params={"class": "ship"}).json()["counterfactuals"] == []
@@ -135,7 +135,7 @@ def test_pages_and_report_show_masks_over_pictures_and_the_matrices(client: http
     assert f"IoU, {SEGMENTER}" in shown
     masked = html.unescape(client.get(f"/jobs/{job}/gallery?masks=true&class=car").text)
     view = client.get(f"/jobs/{job}/results", params={"class": "car", "limit": 1}).json()["counterfactuals"][0]
-    predicted = view["predictions"][0]["counterfactual"]["segmentation"]["map"]
+    predicted = view["predictions"][0]["counterfactual"]["map"]
     for image, label_map in ((view["source"]["image"], view["source"]["mask"]), (view["image"], predicted)):
         assert f'src="/jobs/{job}/overlays/{image}/{label_map}?small=true"' in masked
     overview = html.unescape(client.get(f"/jobs/{job}/overview?threshold=0.5").text)

@@ -36,6 +36,8 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     write_day_classifier(folder)
     with serve_gateway(tmp_path_factory.mktemp("gateway")) as served:
         add_job(served.context.sessions, served.context.store)
+        with served.context.sessions.begin() as session:
+            session.get_one(Job, "made").spec = {"outside_domain_note": "profile tiny knows only drawings."}
         files = {path.name: path.read_bytes() for path in folder.iterdir()}
         for name, content in (("day", files), ("day-onnx", onnx_files(folder))):
             archive = zipped(content, "my-model/")
@@ -81,6 +83,7 @@ def test_a_repair_wins_back_the_night_and_says_against_what(gateway: Gateway, re
     assert edits.against_best_control.difference > 0.3
     assert edits.against_best_control.interval is not None
     assert any("Won back" in sentence for sentence in result.sentences)
+    assert "profile tiny knows only drawings." in result.sentences[0], "a repair did not say what the report says"
 
 
 def test_the_model_reads_back_has_a_card_and_goes_in_as_a_model_under_test(

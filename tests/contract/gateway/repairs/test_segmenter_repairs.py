@@ -14,8 +14,8 @@ from rich.console import Console
 from torch import equal
 
 from contrafact.repair_commands import result_tables
+from evaluator_service.models_under_test.kinds.segmentation import ImageSegmenter
 from evaluator_service.models_under_test.loading import load_folder
-from evaluator_service.models_under_test.segmentation import ImageSegmenter
 from evaluator_service.repair_worker import Trainer
 from gateway.database.tables import LOCAL_OWNER, ModelUnderTest
 from gateway.repairs.repairs import order
@@ -111,7 +111,7 @@ def test_the_repaired_model_loads_as_a_segmenter_with_the_reported_figures(
     assert isinstance(model, ImageSegmenter)
     streets = [street("night", 77_000 + number) for number in range(12)]
     counts = np.zeros((3, 4), np.int64)
-    for label_map, (_, mask) in zip(model.label_maps([image for image, _ in streets]), streets, strict=True):
+    for label_map, (_, mask) in zip(model.run([image for image, _ in streets]), streets, strict=True):
         counts += confusion(mask, class_indices(model.classes, CLASSES)[label_map], 3)
     result = RepairResult.model_validate(gateway.client.get(f"/repairs/{repair}").json()["result"])
     (cell,) = [cell for cell in result.cells if (cell.label, cell.value) == (ALL_CLASSES, "night")]

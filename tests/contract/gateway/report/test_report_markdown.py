@@ -77,7 +77,7 @@ def test_a_tested_drop_without_a_finding_is_no_green_mark(measured: Measured) ->
     row = verdict_row(measured[2], assess({**cells, cell("night"): differences(np.repeat([-1, 0], [8, 8]))}, seed=1))
     assert "❔ Not settled: `bus` with weather changed to night: −50 points on 16 images, 95 % interval" in row
     assert "more images of `bus` that get this change would settle" in row
-    assert "1 of 10 tested cells dropped, not significant" in row
+    assert "1 of 10 tested cells is a suspected weakness" in row
     few = verdict_row(measured[2], assess({**cells, cell("night"): differences(np.repeat([-1, 0], [4, 8]))}, seed=1))
     assert "✅ No weakness found in 10 tested cells. Lowest effect: −33 points, 95 % interval" in few
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import select
 
 from gateway.database.sessions import Sessions, database_now
-from gateway.database.tables import Event, SourceImage
+from gateway.database.tables import Chore, Event, SourceImage
+from gateway.operations.housekeeping import is_due
 from gateway.queue.leases import (
     Lease,
     claim,
+    correct_times,
     fail,
     finish,
     live_tokens,
@@ -20,6 +23,7 @@ from gateway.queue.leases import (
     sweep,
     work_waits,
 )
+from gateway.worker.worker import DatabaseClock
 from tests.support.leases import LEASE, row, take, take_one
 from tests.support.rows import add_job, let_time_pass
 from tests.support.threads import run_together
@@ -83,6 +87,32 @@ def test_a_late_worker_changes_nothing(sessions: Sessions) -> None:
     assert row(sessions, "a-0").state == "done"
     assert row(sessions, "a-0").lost_leases == 1
     assert row(sessions, "a-0").attempts == 0
+
+
+def test_a_clock_that_is_set_back_neither_delays_images_nor_keeps_dead_leases(sessions: Sessions) -> None:
+    """Delays and leases lasted for as long again as the clock had gone wrong: years, from an empty battery to NTP."""
+    add_job(sessions, "a", images=2)
+    delayed, dead = take_one(sessions), take_one(sessions)
+    with sessions.begin() as session:
+        assert release(session, delayed, "service away", 5)
+    years = timedelta(days=9000)
+    with sessions.begin() as session:
+        session.get_one(SourceImage, delayed.id).not_before = datetime.now(UTC) + years
+        session.get_one(SourceImage, dead.id).lease_expires_at = datetime.now(UTC) + years
+        session.add(Chore(name="housekeeping", begun_at=datetime.now(UTC) + years))
+    elapsed = [0.0]
+    clock = DatabaseClock(lambda: elapsed[0])
+    with sessions.begin() as session:
+        assert not clock.was_set_back(session)
+        elapsed[0] += years.total_seconds()  # of which the database's clock knows nothing
+        assert clock.was_set_back(session)
+        correct_times(session, LEASE)
+        assert not clock.was_set_back(session)
+        assert is_due(session, 3600)
+    assert take_one(sessions).id == delayed.id
+    let_time_pass(sessions, LEASE + 1)
+    with sessions.begin() as session:
+        assert sweep(session, max_lost_leases=20) == 2
 
 
 def test_a_renewed_lease_is_not_swept(sessions: Sessions) -> None:

@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import select, update
 from torch import Tensor, equal
 
+from evaluator_service.models_under_test.kinds.classification import TrainableClassifier
 from evaluator_service.repair_worker import Trainer
-from evaluator_service.trainable import TRAINABLES
 from gateway.database.sessions import Sessions, database_now, migrate, open_engine, open_sessions
 from gateway.database.tables import LOCAL_OWNER, Repair
 from gateway.repairs.dispatch import check_repairs, revoke_leases
@@ -211,7 +211,7 @@ def test_a_broken_accelerator_is_not_the_repair_s_failure(site: Site, monkeypatc
     def break_down(*_: object, **__: object) -> None:
         raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
 
-    monkeypatch.setitem(TRAINABLES, "classification", break_down)
+    monkeypatch.setattr(TrainableClassifier, "__init__", break_down)
     site.add("aa")
     (lease,) = site.look()
     with pytest.raises(DeviceFailed, match="ECC"):

@@ -12,15 +12,17 @@ from tests.support.databases import ON_SQLITE
 from tests.support.figures import job_results, results
 from tests.support.rows import add_job
 
+NAMES = ("kept", "deleted", "dosed", "other")
+
 
 @ON_SQLITE
 def test_a_deleted_job_confirms_nothing_and_gives_no_curve(sessions: Sessions) -> None:
     add_job(sessions, "first", 0)
-    for minute, name in enumerate(("kept", "deleted", "other")):
+    for minute, name in enumerate(NAMES):
         of = "other" if name == "other" else "first"
-        add_job(sessions, name, 0, minute=minute, spec={"confirms": of, "doses_of": of})
+        add_job(sessions, name, 0, minute=minute, purpose="doses" if name == "dosed" else "confirmation", parent_id=of)
     with sessions.begin() as session:
-        for name in ("kept", "deleted", "other"):
+        for name in NAMES:
             figures = job_results(results("shifts"))
             made = figures.made.model_copy(update={"job": name})
             store_report(session, name, name, figures.model_copy(update={"made": made}))
@@ -28,5 +30,5 @@ def test_a_deleted_job_confirms_nothing_and_gives_no_curve(sessions: Sessions) -
     with sessions() as session:
         assert session.get(Report, "deleted") is not None, "its rows are removed later"
         job = session.get_one(Job, "first")
-        for field in ("confirms", "doses_of"):
-            assert [found.made.job for found in load_follow_ups(session, job, field)] == ["kept"]
+        assert [found.made.job for found in load_follow_ups(session, job, "confirmation")] == ["kept"]
+        assert [found.made.job for found in load_follow_ups(session, job, "doses")] == ["dosed"]

@@ -189,12 +189,14 @@ def test_suites_are_their_owners_and_hidden_among_jobs(site: Site) -> None:
 
 @ON_SQLITE
 def test_a_run_keeps_the_warning_that_its_images_are_outside_the_domain(site: Site) -> None:
-    """The report of a forced job began with it, and the reports of its suite's runs did not."""
+    """The report of a forced job began with it, and the reports and gates of its suite's runs did not."""
     with site.sessions.begin() as session:
         session.get_one(Job, "job").spec = {"outside_domain_note": "far from drawn pictures"}
-    run = start(site, freeze(site))
+    run = start(site, suite := freeze(site))
+    site.worker().step()
     with site.sessions() as session:
         assert session.get_one(Job, run).stored_spec.outside_domain_note == "far from drawn pictures"
+        assert "far from drawn pictures" in results(session, LOCAL_OWNER, suite, run, None, 5.0).doubtful
 
 
 def test_outcomes_may_choose_what_is_frozen(site: Site) -> None:

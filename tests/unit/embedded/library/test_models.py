@@ -19,8 +19,8 @@ from contrafact.testing import InProcessOptions
 from embedded.library.datasets import ImageSet, read_dataset
 from embedded.library.models import Alias, Upload, prepare_model
 from evaluator_service.models_under_test.in_process import InProcessModel
+from evaluator_service.models_under_test.kinds.classification import OnnxClassifier
 from evaluator_service.models_under_test.loading import load_folder
-from evaluator_service.models_under_test.onnx_models import OnnxClassifier
 from shared.images import Pixels
 from shared.problems import InvalidInput
 from shared.schemas.models import ModelDescription
@@ -120,7 +120,7 @@ class MaiteModule(Brightness):
 def test_every_kind_of_model_gives_its_probabilities(model: object, changes: dict[str, Any]) -> None:
     prepared = in_process(model, **changes)
     assert prepared.classes == CLASSES
-    assert np.allclose(prepared.probabilities(IMAGES), EXPECTED, atol=1e-5)
+    assert np.allclose(prepared.run(IMAGES), EXPECTED, atol=1e-5)
 
 
 def answer_always(label: str | int, images: Sequence[Pixels]) -> list[str | int]:
@@ -130,14 +130,14 @@ def answer_always(label: str | int, images: Sequence[Pixels]) -> list[str | int]
 def test_labels_are_certain_predictions() -> None:
     for label in ("bright", 1):
         model = partial(answer_always, label)
-        assert np.array_equal(in_process(model).probabilities(IMAGES), [[0, 1]] * 3)
+        assert np.array_equal(in_process(model).run(IMAGES), [[0, 1]] * 3)
 
 
 def test_a_module_predicts_in_evaluation_mode_and_keeps_its_own() -> None:
     for module in (Brightness().train(), MaiteModule().train()):
         frozen = torch.nn.BatchNorm2d(3).eval()
         module.add_module("frozen", frozen)
-        in_process(module).probabilities(IMAGES)
+        in_process(module).run(IMAGES)
         assert module.trained == 0
         assert module.training
         assert not frozen.training
@@ -168,7 +168,7 @@ def test_a_maite_model_gets_images_as_its_data_set_has_them(tmp_path: Path) -> N
         (unit.bfloat16(), "torch.bfloat16"),
     ):
         model = MaiteModel()
-        in_process(model, read_dataset([(image, "dark")], None, None)).probabilities(IMAGES)
+        in_process(model, read_dataset([(image, "dark")], None, None)).run(IMAGES)
         assert model.dtypes == {dtype}
 
 
@@ -177,7 +177,7 @@ def test_a_maite_model_that_stacks_tensors_gets_them_from_a_data_set_of_tensors(
     tensors = [torch.from_numpy(image).permute(2, 0, 1) for image in IMAGES]
     tensors = [tensor if dtype == torch.uint8 else (tensor / 255).to(dtype) for tensor in tensors]
     prepared = in_process(StackingModel(), read_dataset([(tensor, "dark") for tensor in tensors], None, None))
-    assert np.allclose(prepared.probabilities(IMAGES), EXPECTED, atol=0.01)  # bfloat16 has 8 bits
+    assert np.allclose(prepared.run(IMAGES), EXPECTED, atol=0.01)  # bfloat16 has 8 bits
 
 
 def small_resnet(names: Sequence[str] = CLASSES) -> ResNetForImageClassification:
@@ -195,13 +195,13 @@ def test_a_pipeline_and_its_model_agree() -> None:
         pipeline("image-classification", model=model, image_processor=processor, device="cpu"), classes=None
     )
     assert by_model.classes == of_pipeline.classes == CLASSES
-    assert np.allclose(by_model.probabilities(IMAGES), of_pipeline.probabilities(IMAGES), atol=1e-5)
+    assert np.allclose(by_model.run(IMAGES), of_pipeline.run(IMAGES), atol=1e-5)
 
 
 def test_a_module_that_ends_in_softmax_is_not_normalised_twice() -> None:
     module = torch.nn.Sequential(Brightness(), torch.nn.Softmax(dim=1))
     for output in (None, "probabilities"):
-        assert np.allclose(in_process(module, output=output).probabilities(IMAGES), EXPECTED, atol=1e-5)
+        assert np.allclose(in_process(module, output=output).run(IMAGES), EXPECTED, atol=1e-5)
     with pytest.raises(InvalidInput, match="probabilities, not logits"):
         in_process(module, output="logits")
 
@@ -211,7 +211,7 @@ def test_a_broken_first_image_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(b"broken")
     images = read_dataset([(tmp_path / "a.png", None), *((image, None) for image in IMAGES)], CLASSES, None)
     module = torch.nn.Sequential(Brightness(), torch.nn.Softmax(dim=1))
-    assert np.allclose(in_process(module, images).probabilities(IMAGES), EXPECTED, atol=1e-5)
+    assert np.allclose(in_process(module, images).run(IMAGES), EXPECTED, atol=1e-5)
 
 
 TWO_CRANES = ["crane", "dark", "crane"]  # as ImageNet has a bird and a machine of that name
@@ -222,10 +222,8 @@ def test_outputs_of_one_name_are_one_class() -> None:
     for model in (lambda images: probabilities, lambda images: [2]):
         prepared = in_process(model, classes=TWO_CRANES)
         assert prepared.classes == ["crane", "dark"]
-        assert np.argmax(prepared.probabilities(IMAGES[:1])) == 0
-    assert np.allclose(
-        in_process(lambda images: probabilities, classes=TWO_CRANES).probabilities(IMAGES[:1]), [0.7, 0.3]
-    )
+        assert np.argmax(prepared.run(IMAGES[:1])) == 0
+    assert np.allclose(in_process(lambda images: probabilities, classes=TWO_CRANES).run(IMAGES[:1]), [0.7, 0.3])
 
 
 def test_a_pipeline_with_two_outputs_of_one_name() -> None:
@@ -233,9 +231,7 @@ def test_a_pipeline_with_two_outputs_of_one_name() -> None:
     processor = ViTImageProcessor(size={"height": 16, "width": 16})
     cranes = pipeline("image-classification", model=model, image_processor=processor, device="cpu")
     by_model = in_process(model, preprocess=processor, classes=None)
-    assert np.allclose(
-        by_model.probabilities(IMAGES), in_process(cranes, classes=None).probabilities(IMAGES), atol=1e-5
-    )
+    assert np.allclose(by_model.run(IMAGES), in_process(cranes, classes=None).run(IMAGES), atol=1e-5)
     with pytest.raises(ValueError, match=r"pipeline\.model"):
         in_process(cranes, classes=["crane bird", "dark", "crane machine"])
 
@@ -257,7 +253,7 @@ def test_two_calls_never_share_recorded_predictions() -> None:
 )
 def test_a_model_that_answers_nonsense_is_refused(model: object, words: str) -> None:
     with pytest.raises(InvalidInput, match=words):
-        in_process(model).probabilities(IMAGES)
+        in_process(model).run(IMAGES)
 
 
 @pytest.mark.parametrize(
@@ -308,4 +304,4 @@ def test_a_jatic_model_brings_its_own_description(tmp_path: Path) -> None:
     folder = written(tmp_path / "package", {"model.onnx": upload.files[0].read_bytes()}, **description)
     classifier = load_folder(folder, device="cpu")
     assert isinstance(classifier, OnnxClassifier)
-    assert np.allclose(classifier.probabilities(IMAGES), EXPECTED, atol=1e-5)
+    assert np.allclose(classifier.run(IMAGES), EXPECTED, atol=1e-5)

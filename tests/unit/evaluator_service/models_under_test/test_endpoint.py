@@ -17,7 +17,7 @@ import pytest
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from evaluator_service.models_under_test.endpoint import EndpointClassifier, EndpointSegmenter
+from evaluator_service.models_under_test.endpoint import EndpointModel
 from shared.images import decode, encode
 from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput
 from shared.profile_evaluator import ModelEndpoint
@@ -25,9 +25,9 @@ from shared.profile_evaluator import ModelEndpoint
 RANDOM = np.random.default_rng(11)
 
 
-def endpoint(answer: Callable[[httpx.Request], httpx.Response], **more: Any) -> EndpointClassifier:
+def endpoint(answer: Callable[[httpx.Request], httpx.Response], **more: Any) -> EndpointModel:
     fields = {"url": "http://model:1/classify", "classes": ["car", "bus"], "revision": "1", "licence": "none", **more}
-    return EndpointClassifier(ModelEndpoint.model_validate(fields), httpx.MockTransport(answer))
+    return EndpointModel(ModelEndpoint.model_validate(fields), httpx.MockTransport(answer))
 
 
 def rows(request: httpx.Request) -> NDArray[np.float64]:
@@ -47,8 +47,8 @@ def test_an_endpoint_is_asked_in_batches_and_again_while_it_is_busy() -> None:
 
     async def scenario() -> None:
         model = endpoint(answer, max_batch=2, concurrency=1)
-        probabilities = await model.probabilities([b"one", b"two", b"one", b"one", b"two"], time.monotonic() + 120)
-        assert probabilities == [[0.25, 0.75], [1.0, 0.0], [0.25, 0.75], [0.25, 0.75], [1.0, 0.0]]
+        probabilities = await model.outputs([b"one", b"two", b"one", b"one", b"two"], time.monotonic() + 120)
+        assert np.array_equal(probabilities, [[0.25, 0.75], [1.0, 0.0], [0.25, 0.75], [0.25, 0.75], [1.0, 0.0]])
         assert sorted(sizes) == [1, 2, 2]
 
     asyncio.run(scenario())
@@ -69,7 +69,7 @@ def test_an_endpoint_is_asked_in_batches_and_again_while_it_is_busy() -> None:
 )
 def test_an_endpoint_that_answers_nonsense_is_a_failed_dependency(reply: httpx.Response, words: str) -> None:
     with pytest.raises(DependencyFailed, match=words):
-        asyncio.run(endpoint(lambda request: reply).probabilities([b"one"], time.monotonic() + 120))
+        asyncio.run(endpoint(lambda request: reply).outputs([b"one"], time.monotonic() + 120))
 
 
 def test_an_endpoint_that_fails_is_quoted() -> None:
@@ -77,7 +77,7 @@ def test_an_endpoint_that_fails_is_quoted() -> None:
         return httpx.Response(500, headers={"Retry-After": "0"}, text="RuntimeError: weights.pt is missing\n")
 
     with pytest.raises(DependencyFailed, match=r"status 500: RuntimeError: weights\.pt is missing$"):
-        asyncio.run(endpoint(answer).probabilities([b"one"], time.monotonic() + 120))
+        asyncio.run(endpoint(answer).outputs([b"one"], time.monotonic() + 120))
 
 
 @pytest.mark.parametrize("status", [400, 413, 415, 422])
@@ -89,14 +89,14 @@ def test_an_endpoint_that_refuses_an_image_makes_it_invalid_input_and_is_not_ask
         return httpx.Response(status, content=b"smaller than 32 pixels" + b" " * 10_000)
 
     with pytest.raises(InvalidInput, match=f"status {status}: smaller than 32 pixels$"):
-        asyncio.run(endpoint(answer).probabilities([b"one"], time.monotonic() + 120))
+        asyncio.run(endpoint(answer).outputs([b"one"], time.monotonic() + 120))
     assert len(requests) == 1
 
 
 def test_a_refusal_whose_compression_is_broken_is_still_a_refusal() -> None:
     broken = httpx.Response(422, headers={"Content-Encoding": "gzip"}, stream=httpx.ByteStream(b"not gzip"))
     with pytest.raises(InvalidInput, match="status 422"):
-        asyncio.run(endpoint(lambda request: broken).probabilities([b"one"], time.monotonic() + 120))
+        asyncio.run(endpoint(lambda request: broken).outputs([b"one"], time.monotonic() + 120))
 
 
 @pytest.mark.parametrize("wait", ["²", "9" * 400])
@@ -108,7 +108,7 @@ def test_an_odd_time_to_wait_is_no_error(wait: str) -> None:
 
     deadline = time.monotonic() + 3  # it waits no longer than this
     with suppress(DeadlineExceeded):
-        assert asyncio.run(endpoint(answer).probabilities([b"one"], deadline)) == [[0.25, 0.75]]
+        assert asyncio.run(endpoint(answer).outputs([b"one"], deadline))[0].tolist() == [0.25, 0.75]
     assert not replies
 
 
@@ -118,14 +118,14 @@ def test_an_endpoint_that_refuses_a_batch_is_asked_for_its_images() -> None:
         whole = {"probabilities": probabilities.tolist()}
         return httpx.Response(413) if len(probabilities) > 1 else httpx.Response(200, json=whole)
 
-    probabilities = asyncio.run(endpoint(answer).probabilities([b"one", b"two", b"one"], time.monotonic() + 120))
-    assert probabilities == [[0.25, 0.75], [1.0, 0.0], [0.25, 0.75]]
+    probabilities = asyncio.run(endpoint(answer).outputs([b"one", b"two", b"one"], time.monotonic() + 120))
+    assert np.array_equal(probabilities, [[0.25, 0.75], [1.0, 0.0], [0.25, 0.75]])
 
 
-def served_segmenter(answer: Callable[[httpx.Request], httpx.Response], **more: Any) -> EndpointSegmenter:
+def served_segmenter(answer: Callable[[httpx.Request], httpx.Response], **more: Any) -> EndpointModel:
     fields = {"url": "http://model:1/segment", "task": "segmentation", "classes": ["road", "car"], **more}
     endpoint = ModelEndpoint.model_validate({"revision": "1", "licence": "none", **fields})
-    return EndpointSegmenter(endpoint, httpx.MockTransport(answer))
+    return EndpointModel(endpoint, httpx.MockTransport(answer))
 
 
 def text_of(pixels: NDArray[np.uint8]) -> str:
@@ -155,7 +155,7 @@ def test_maps_of_a_server_are_taken_as_they_are(seed: int, sizes: list[tuple[int
             200, json={"maps": [labels.tolist() if len(labels) % 2 else text_of(labels) for labels in pictures_sent]}
         )
 
-    label_maps = asyncio.run(served_segmenter(answer, max_batch=2).label_maps(pictures, time.monotonic() + 120))
+    label_maps = asyncio.run(served_segmenter(answer, max_batch=2).outputs(pictures, time.monotonic() + 120))
     assert all(
         label_map.dtype == np.uint8 and (label_map == expected).all()
         for label_map, expected in zip(label_maps, maps, strict=True)
@@ -183,10 +183,10 @@ def test_maps_of_a_server_are_taken_as_they_are(seed: int, sizes: list[tuple[int
 def test_a_server_whose_maps_do_not_fit_is_a_failed_dependency(reply: dict[str, Any], words: str) -> None:
     model = served_segmenter(lambda request: httpx.Response(200, json=reply))
     with pytest.raises(DependencyFailed, match=words):
-        asyncio.run(model.label_maps([encode(np.zeros((4, 6, 3), np.uint8))], time.monotonic() + 120))
+        asyncio.run(model.outputs([encode(np.zeros((4, 6, 3), np.uint8))], time.monotonic() + 120))
 
 
 def test_an_endpoint_that_never_answers_costs_no_more_than_the_deadline() -> None:
     unavailable = httpx.Response(503, headers={"Retry-After": "100000"})  # a day: without an end, it would hang
     with pytest.raises(DeadlineExceeded):
-        asyncio.run(endpoint(lambda request: unavailable).probabilities([b"one"], time.monotonic() + 0.5))
+        asyncio.run(endpoint(lambda request: unavailable).outputs([b"one"], time.monotonic() + 0.5))

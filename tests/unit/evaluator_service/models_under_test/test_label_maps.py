@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import interpolate
 
-from evaluator_service.models_under_test.segmentation import label_map
+from evaluator_service.models_under_test.kinds.segmentation import label_map
 
 
 @pytest.mark.parametrize("outputs", [2, 16, 17, 40])

@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from evaluator_service.models_under_test.classification import ImageClassifier
-from evaluator_service.models_under_test.loading import Classifier, Segmenter, load_folder, try_out
-from evaluator_service.models_under_test.onnx_check import check_onnx
+from evaluator_service.models_under_test.kinds import KINDS
+from evaluator_service.models_under_test.kinds.classification import ImageClassifier, OnnxClassifier
+from evaluator_service.models_under_test.loading import load_folder, try_out
+from evaluator_service.models_under_test.onnx_file import check_onnx
 from evaluator_service.models_under_test.outputs import NamedOutputs
 from evaluator_service.models_under_test.preprocessing import from_description, processors
 from shared.problems import InvalidInput
+from shared.schemas.base import Kind
 from shared.schemas.models import Preprocessing
 from tests.support.model_folders import PICTURES, RANDOM, written
 from tests.support.small_evaluator import CLASSES
 from tests.support.small_packages import changed, exported, onnx_files
 
 
-def classifier(folder: Path) -> Classifier:
+def classifier(folder: Path) -> ImageClassifier | OnnxClassifier:
     model = load_folder(folder, device="cpu")
-    assert not isinstance(model, Segmenter)
+    assert isinstance(model, ImageClassifier | OnnxClassifier)
     try_out(model)
     return model
 
@@ -50,25 +52,29 @@ GEMM = helper.make_node("Gemm", ["flat", "weight"], ["logits"])
 OPSETS = [helper.make_opsetid("", 17)]
 
 
+def test_every_kind_has_its_file() -> None:
+    assert set(KINDS) == set(get_args(Kind))
+
+
 def test_an_onnx_export_predicts_what_the_model_predicts(resnet: Path, tmp_path: Path) -> None:
     names = {"classes": CLASSES}
     model = load_folder(resnet, device="cpu")
     assert isinstance(model, ImageClassifier)
-    expected = model.probabilities(PICTURES)
+    expected = model.run(PICTURES)
     with_processor = classifier(written(tmp_path / "a", onnx_files(resnet), **names))
-    assert np.allclose(with_processor.probabilities(PICTURES), expected, atol=1e-6)
+    assert np.allclose(with_processor.run(PICTURES), expected, atol=1e-6)
     fixed = {
         "model.onnx": exported(resnet, batch=2),
         "preprocessor_config.json": onnx_files(resnet)["preprocessor_config.json"],
     }
     in_pairs = classifier(written(tmp_path / "b", fixed, **names))
-    assert np.allclose(in_pairs.probabilities(PICTURES), expected, atol=1e-6), "three pictures in batches of two"
+    assert np.allclose(in_pairs.run(PICTURES), expected, atol=1e-6), "three pictures in batches of two"
     config = json.loads((resnet / "preprocessor_config.json").read_text())
     how = {"height": 64, "width": 64, "fit": "crop", "mean": config["image_mean"], "std": config["image_std"]}
     resample = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}[config["resample"]]
     sidecar = {"preprocessing": {**how, "resample": resample}, **names}
     described_model = classifier(written(tmp_path / "c", {"model.onnx": exported(resnet)}, **sidecar))
-    assert np.allclose(described_model.probabilities(PICTURES[2:]), expected[2:], atol=1e-5), "64 × 64: nothing is cut"
+    assert np.allclose(described_model.run(PICTURES[2:]), expected[2:], atol=1e-5), "64 × 64: nothing is cut"
 
 
 def test_preprocessing_follows_its_description() -> None:
@@ -136,7 +142,7 @@ def test_what_an_onnx_file_returns_is_seen_and_never_contradicted(tmp_path: Path
     expected = np.exp([4.8, -4.8, 2.4]) / np.exp([4.8, -4.8, 2.4]).sum()
     for number, operator in enumerate(("Softmax", "LogSoftmax", "Identity")):
         model = classifier(written(tmp_path / str(number), {"model.onnx": ending_in(operator)}, **three))
-        assert np.allclose(model.probabilities(white), expected, atol=1e-5), operator
+        assert np.allclose(model.run(white), expected, atol=1e-5), operator
     refused: list[tuple[bytes, dict[str, Any], str]] = [
         (ending_in("Softmax"), {"output": "logits"}, "ends in Softmax.*to probabilities"),
         (ending_in("Identity"), {"output": "probabilities"}, "do not sum to 1.*to logits"),
@@ -248,7 +254,7 @@ def test_an_onnx_file_is_a_classifier_of_pictures_or_refused(tmp_path: Path) -> 
     prepared = {"preprocessing": {"height": 4, "width": 4}}
     fine = tiny([FLATTEN, GEMM], opset_imports=OPSETS)
     model = classifier(written(tmp_path / "fine", {"model.onnx": fine}, classes=list("abc"), **prepared))
-    assert np.allclose(model.probabilities(PICTURES).sum(axis=1), 1)
+    assert np.allclose(model.run(PICTURES).sum(axis=1), 1)
     cases: list[tuple[bytes, dict[str, Any], str]] = [
         (fine, {"classes": ["a", "b"], **prepared}, "has 3 outputs, but `classes` names 2"),
         (fine, prepared, "without names"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnxruntime
 import pytest
 
-from evaluator_service.models_under_test.onnx_models import onnx_provider
+from evaluator_service.models_under_test.onnx_file import onnx_provider
 from evaluator_service.repair_worker import TrainerSettings
 
 

@@ -11,9 +11,8 @@ import torch
 from transformers import SegformerConfig, SegformerForSemanticSegmentation
 from transformers.models.segformer.image_processing_pil_segformer import SegformerImageProcessorPil
 
-from evaluator_service.models_under_test.loading import Segmenter, load_folder, try_out
-from evaluator_service.models_under_test.onnx_models import OnnxSegmenter
-from evaluator_service.models_under_test.segmentation import ImageSegmenter
+from evaluator_service.models_under_test.kinds.segmentation import ImageSegmenter, OnnxSegmenter
+from evaluator_service.models_under_test.loading import load_folder, try_out
 from shared.problems import InvalidInput
 from tests.support.model_folders import PICTURES, written
 from tests.support.small_evaluator import CLASSES
@@ -29,7 +28,7 @@ def test_a_segmenter_predicts_a_class_for_every_pixel(tmp_path: Path) -> None:
     model = load_folder(written(tmp_path, {}, **description), device="cpu")
     assert isinstance(model, ImageSegmenter)
     assert model.classes == ["road", "vehicle"]
-    maps = model.label_maps(PICTURES)
+    maps = model.run(PICTURES)
     assert [label_map.shape for label_map in maps] == [picture.shape[:2] for picture in PICTURES]
     assert set(np.unique(np.concatenate([label_map.ravel() for label_map in maps]))) <= {0, 1}
 
@@ -57,9 +56,9 @@ def segformer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def segmenter(folder: Path) -> Segmenter:
+def segmenter(folder: Path) -> ImageSegmenter | OnnxSegmenter:
     model = load_folder(folder, device="cpu")
-    assert isinstance(model, Segmenter)
+    assert isinstance(model, ImageSegmenter | OnnxSegmenter)
     try_out(model)
     return model
 
@@ -84,12 +83,12 @@ def test_an_onnx_segmenter_predicts_what_transformers_predicts(segformer: Path, 
         onnx_segmenter = segmenter(written(tmp_path / name, files, task="segmentation"))
         assert isinstance(onnx_segmenter, OnnxSegmenter)
         assert onnx_segmenter.classes == ["road", "car", "bus"]
-        for label_map, reference in zip(onnx_segmenter.label_maps(PICTURES)[where], expected[where], strict=True):
+        for label_map, reference in zip(onnx_segmenter.run(PICTURES)[where], expected[where], strict=True):
             assert label_map.shape == reference.shape
             assert (label_map == reference).mean() > 0.999, "but for ties"
     merged = segmenter(written(tmp_path / "merged", quarter, task="segmentation", classes={"vehicle": [1, 2]}))
     assert merged.classes == ["road", "vehicle"]
-    assert ((merged.label_maps(PICTURES)[0] == 1) == (expected[0] > 0)).mean() > 0.999
+    assert ((merged.run(PICTURES)[0] == 1) == (expected[0] > 0)).mean() > 0.999
 
 
 def test_models_that_do_not_segment_whole_images_are_refused(segformer: Path, resnet: Path, tmp_path: Path) -> None:

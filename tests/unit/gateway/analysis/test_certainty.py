@@ -14,7 +14,7 @@ from gateway.analysis.certainty import (
     mean_interval,
     p_beyond,
 )
-from gateway.analysis.effects import Floats
+from gateway.analysis.effects import Differences, Floats
 
 
 @pytest.mark.slow
@@ -146,17 +146,21 @@ def test_a_loss_that_all_images_share_is_established_with_little_more_than_any_t
     assert betting_p(np.full(round(1.15 * least), -drop), 0.05) <= alpha
 
 
+def of(values: Floats) -> Differences:
+    return Differences(np.arange(len(values)), values, values, len(values))
+
+
 def test_images_needed_are_no_fewer_than_any_test_needs_if_all_images_agree() -> None:
     """The spread of 200 equal differences alone would say 43 images."""
-    least = least_images(-0.08, 0.05, 0.05)
-    assert least == 131
-    assert least <= (images_needed(np.full(200, -0.08), 0.05, 12, family=1) or 0) <= 1.1 * least
+    least = least_images(-0.08, 0.05, 0.1)
+    assert least == 107
+    assert least <= (images_needed(of(np.full(200, -0.08)), 0.05, 12, family=1) or 0) <= 1.1 * least
 
 
 def test_images_needed_grows_as_the_effect_shrinks_and_as_the_family_grows() -> None:
-    strong, weak = np.array([-1, -1, 0, -1.0]), np.array([-1, 0, 0, 0, 0, 0, 0.0])
+    strong, weak = of(np.array([-1, -1, 0, -1.0])), of(np.array([-1, 0, 0, 0, 0, 0, 0.0]))
     assert images_needed(strong, 0.05, 12, family=1) == 12
     assert (images_needed(weak, 0.05, 12, family=1) or 0) > 50
-    assert images_needed(np.zeros(5), 0.05, 12, family=1) is None
-    by_family = [images_needed(strong, 0.05, 12, family) or 0 for family in (1, 10, 100)]
+    assert images_needed(of(np.zeros(5)), 0.05, 12, family=1) is None
+    by_family = [images_needed(strong, 0.05, 12, family) or 0 for family in (10, 100, 1000)]
     assert by_family == sorted(set(by_family))

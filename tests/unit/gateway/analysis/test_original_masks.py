@@ -65,6 +65,27 @@ def test_the_same_mask_for_every_image_and_masks_of_other_images_are_not_testabl
     assert judged(masks, np.roll(masks, 1, axis=0)).standing == "unsound"
 
 
+def test_one_layout_scaled_to_images_of_other_sizes_is_never_sound() -> None:
+    """Sky above, road below: far above chance on street scenes, and the shares of the classes differ by rounding."""
+    random = np.random.default_rng(5)
+    rows = []
+    for number in range(30):
+        height, horizon = 90 + 7 * (number % 9), random.uniform(0.35, 0.65)
+        mask, fixed = (
+            np.repeat(np.arange(height)[:, np.newaxis] >= at, 40, axis=1).astype(np.uint8)
+            for at in (horizon * height, round(0.5 * height))
+        )
+        rows.append(confusion(mask, fixed, CLASSES))
+    counts: Integers = np.stack(rows)
+    group = np.arange(len(counts))
+    halves = np.stack([counts[group % 2 == half].sum(axis=0) for half in range(2)])
+    hits = np.diagonal(counts, axis1=1, axis2=2)
+    judgement = judge_masks(MaskedOriginals(group, counts.sum(axis=2), counts.sum(axis=1), hits, halves), seed=1)
+    assert judgement is not None
+    assert (judgement.overlap.value or 0) > 0.7
+    assert (judgement.standing, judgement.alike) == ("unsound", True)
+
+
 @pytest.mark.parametrize("images", [12, 60])
 def test_weak_segmenters_are_refused_in_two_percent_at_most(images: int) -> None:
     """Two fifths of the blocks are theirs: a quarter of the way from chance to always right; 100 models a case."""

@@ -9,6 +9,7 @@ from gateway.analysis.certainty import p_beyond
 from gateway.analysis.effects import Differences
 from gateway.analysis.findings import assess
 from gateway.analysis.limits import BEYOND, FALSE_DISCOVERY_RATE
+from gateway.analysis.matched_pairs import PairCounts, p_value
 from gateway.analysis.power import ACCURACY, detectable_drop, finding_rate, sources_needed
 from gateway.jobs.sensitivity import Conditions, GroupedTruth, sensitivity, sensitivity_of
 from gateway.methods import read_method
@@ -36,10 +37,11 @@ def test_the_stated_drop_is_found_four_times_of_five(sources: int, family: int) 
 
 
 def test_a_unanimous_failure_is_a_finding_in_as_large_a_family_as_in_the_analysis() -> None:
-    largest = int(FALSE_DISCOVERY_RATE / p_beyond(-np.ones(14), BEYOND, 1))
-    assert largest > 1
-    assert finding_rate(1.0, 14, largest, 1.0) == 1
-    assert finding_rate(1.0, 14, largest + 1, 1.0) == 0
+    for p, paired in ((p_beyond(-np.ones(14), BEYOND, 1) / 2, False), (p_value(PairCounts(14, 14, 0), BEYOND), True)):
+        largest = int(FALSE_DISCOVERY_RATE / p)
+        assert largest > 1
+        assert finding_rate(1.0, 14, largest, 1.0, paired) == 1
+        assert finding_rate(1.0, 14, largest + 1, 1.0, paired) == 0
 
 
 def test_more_images_show_smaller_drops_and_more_tests_larger_ones() -> None:
@@ -77,8 +79,8 @@ def test_groups_of_images_decide_the_drop_not_their_number() -> None:
     drives = [GroupedTruth(["bus"], str(drive)) for drive in range(38) for _ in range(3)]
     (bus,) = sensitivity_of([*drives, *[GroupedTruth(["bus"], None)] * 2], FOUR_EDITS).classes
     (alone,) = sensitivity_of([GroupedTruth(["bus"], None)] * 40, FOUR_EDITS).classes
-    assert (bus.sources, bus.groups, bus.drop) == (116, 40, alone.drop)
-    assert (alone.groups, alone.sources) == (None, 40)
+    assert (bus.sources, bus.groups, bus.drop) == (116, 40, detectable_drop(40, 8, paired=False))
+    assert (alone.groups, alone.sources, alone.drop) == (None, 40, detectable_drop(40, 8))
 
 
 def test_a_group_counts_if_one_of_its_edits_is_accepted() -> None:
@@ -86,5 +88,5 @@ def test_a_group_counts_if_one_of_its_edits_is_accepted() -> None:
     drives = [GroupedTruth(["bus"], drive) for drive in range(40) for _ in range(10)]
     (grouped,) = sensitivity_of(drives, FOUR_EDITS, conditions=half).classes
     (alone,) = sensitivity_of([GroupedTruth(["bus"], None)] * 40, FOUR_EDITS, conditions=half).classes
-    assert grouped.drop == detectable_drop(40, 8)
+    assert grouped.drop == detectable_drop(40, 8, paired=False)
     assert alone.drop == detectable_drop(20, 8)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.analysis.certainty import cluster_interval
+from gateway.analysis.certainty import mean_overlap
 from gateway.analysis.effects import Floats, Outcomes, Predictions, Ranks, Scores
 from gateway.analysis.releases import (
     ORIGINALS,
@@ -168,7 +168,7 @@ def test_a_segmenter_drops_in_the_class_that_it_draws_worse() -> None:
     places = against_baseline({"m": segmented(sources, after)}, {"m": segmented(sources, before)}, "labelled")
     by_label = {
         (comparison.method, comparison.cell.label if comparison.cell else ""): comparison
-        for comparison in judge(places, 0.05, 1, "iou")
+        for comparison in judge(places, 0.05, 1, mean_overlap)
     }
     bus, car, whole = (by_label["m", label] for label in ("bus", "car", ALL_CLASSES))
     assert (bus.judgement, car.difference, whole.judgement) == ("drop", 0.0, "drop")
@@ -191,7 +191,7 @@ def test_segmenters_are_paired_by_counterfactual_if_either_left_some_out() -> No
 @settings(max_examples=40, deadline=None)
 def test_a_mean_overlap_lies_in_its_interval_and_weighs_sources_alike(rows: list[tuple[int, float]], seed: int) -> None:
     source, scores = np.array([place for place, _ in rows]), np.array([score for _, score in rows])
-    overlap = cluster_interval(scores, source, "iou", seed)
+    overlap = mean_overlap(scores, source, seed)
     means = [scores[source == place].mean() for place in np.unique(source)]
     assert overlap.value == pytest.approx(np.mean(means))
     assert overlap.value is not None

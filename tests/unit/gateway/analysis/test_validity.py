@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gateway.analysis.effects import Differences
+from gateway.analysis.effects import Differences, Floats
 from gateway.analysis.findings import Checked, assess
 from gateway.analysis.validity import Screened, among_valid, breakdown_point, valid_shares
 from shared.schemas.effects import Cell, CheckErrors
@@ -13,6 +13,10 @@ from shared.schemas.effects import Cell, CheckErrors
 CELL = Cell(label="bus", factor="weather", value="night", direction="to")
 GOOD = CheckErrors(valid=400, valid_accepted=380, invalid=400, invalid_accepted=8)
 BLIND = CheckErrors(valid=50, valid_accepted=40, invalid=50, invalid_accepted=41)
+
+
+def of(correct: Floats) -> Differences:
+    return Differences(np.arange(len(correct)), correct, correct, len(correct))
 
 
 def screened(sources: int, accepted: float) -> Screened:
@@ -28,8 +32,7 @@ def test_at_its_breakdown_point_a_finding_is_five_points(bound: float) -> None:
 
 def test_perfect_checks_change_nothing_but_what_their_own_calibration_leaves_open() -> None:
     certain = CheckErrors(valid=10**7, valid_accepted=10**7, invalid=10**7, invalid_accepted=0)
-    correct = np.repeat([-1.0, 0.0], [24, 16])
-    effect = among_valid(correct, 0.95, certain, screened(40, 0.7), seed=1)
+    effect = among_valid(of(np.repeat([-1.0, 0.0], [24, 16])), 0.95, certain, screened(40, 0.7), seed=1)
     assert effect.valid == pytest.approx(1, abs=1e-4)
     assert effect.estimate == pytest.approx(-0.6, abs=1e-4)
     assert effect.stands
@@ -47,7 +50,7 @@ def test_the_valid_share_is_the_one_that_made_the_counts() -> None:
 
 
 def test_blind_checks_leave_everything_open() -> None:
-    effect = among_valid(-np.ones(40), 0.95, BLIND, screened(40, 0.8), seed=1)
+    effect = among_valid(of(-np.ones(40)), 0.95, BLIND, screened(40, 0.8), seed=1)
     assert (effect.interval.low, effect.interval.high, effect.stands) == (-1, 1, False)
 
 

@@ -1,7 +1,13 @@
-"""What the kinds of tasks make of an answer: scores by label, and whether an edit changed it."""
+"""What the kinds of tasks make of an answer: scores by label, and whether an edit changed it.
+
+No module outside `gateway/kinds` branches on a kind.
+"""
 
 from __future__ import annotations
 
+import ast
+import re
+from collections.abc import Iterator, Sequence
 from typing import get_args
 
 import numpy as np
@@ -11,10 +17,13 @@ from gateway.kinds import KINDS
 from shared.images import decode
 from shared.label_maps import OTHER, VOID
 from shared.schemas.base import Kind
+from shared.schemas.effects import Metric
 from shared.schemas.masks import ALL_CLASSES
 from shared.scores import labels_of, whole, with_mean
+from tests.support.paths import REPOSITORY
 
 CLASSES = ("sky", "road", "car")
+NAMES = {*get_args(Kind), *get_args(Metric)}
 
 
 def test_every_kind_has_its_file() -> None:
@@ -72,3 +81,48 @@ def test_a_whole_image_has_the_mean_of_its_labels() -> None:
     assert whole(with_mean({"sky": 0.5, "road": 1.0})) == 0.75
     assert with_mean({}) == {}
     assert labels_of({ALL_CLASSES: 0.5, "road": 0.5}) == ["road", ALL_CLASSES], "databases reorder JSON"
+
+
+def named_in_choices(tree: ast.AST) -> Iterator[ast.Constant]:
+    """The kinds and metrics that code compares with, looks up by, or chooses between."""
+    for node in ast.walk(tree):
+        chosen: Sequence[ast.expr | None] = ()
+        match node:
+            case ast.Compare(left, _, others):
+                chosen = [left, *others]
+            case ast.IfExp(_, body, orelse):
+                chosen = [body, orelse]
+            case ast.Dict(keys) if all(isinstance(key, ast.Constant) and key.value in NAMES for key in keys):
+                chosen = keys[:1]
+            case ast.Subscript(slice=key):
+                chosen = [key]
+            case ast.MatchValue(value):
+                chosen = [value]
+        parts = [part for expression in chosen if expression for part in getattr(expression, "elts", [expression])]
+        yield from (part for part in parts if isinstance(part, ast.Constant) and part.value in NAMES)
+
+
+def test_nothing_but_its_file_branches_on_a_kind() -> None:
+    branching = []
+    for path in sorted((REPOSITORY / "gateway").rglob("*.*")):
+        text = path.read_text(encoding="utf-8") if path.suffix in (".py", ".html") else ""
+        if path.suffix == ".html":
+            branching += [f"{path}: {name}" for name in NAMES if re.search(rf"""["']{name}["']""", text)]
+        elif path.parent.name != "kinds" and any(name in text for name in NAMES):
+            branching += [f"{path}:{node.lineno}: {node.value!r}" for node in named_in_choices(ast.parse(text))]
+    assert branching == [], "ask `KINDS[kind]` or `of_metric(metric)` for what differs"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        'kind == "segmentation"',
+        'figures.metric in ("iou", "recall")',
+        '1 if x else "classification"',
+        '{"accuracy": 1}',
+        'KINDS["segmentation"]',
+        'match kind:\n case "segmentation":\n  pass',
+    ],
+)
+def test_a_branch_on_a_kind_is_found(code: str) -> None:
+    assert len([*named_in_choices(ast.parse(code))]) == 1

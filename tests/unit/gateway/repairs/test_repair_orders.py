@@ -102,7 +102,7 @@ def test_images_of_one_mask_stay_together_and_masks_go_along(masks: list[int], s
     _, counterfactuals = rows([(number, 1_000 + number, VALUES[number % 3]) for number in range(60)], 60)
     request = RepairRequest(model="m", seed=seed)
     try:
-        order = order_of("a", "b", request, "", None, originals, counterfactuals, classes=["road", "sky"])
+        order = order_of("a", "b", request, "", None, originals, counterfactuals, ["road", "sky"], "segmentation")
     except InvalidInput:  # where so many share a mask that too few groups remain
         return
     assert (order.kind, order.classes) == ("segmentation", ["road", "sky"])

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gateway.database.columns import StoredChange
+from gateway.kinds.rows import CounterfactualRow, PredictionRow
 from gateway.report.review_order import MAX_LISTED, SAMPLE, ReviewList
-from gateway.results.pairing import CounterfactualRow, PredictionRow
 from gateway.results.stream import SourceRow, SourceRows
 from shared.schemas.results import JobResults
 from tests.support.figures import effect, results

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.results.pairing import CounterfactualRow, triples
+from gateway.kinds.rows import CounterfactualRow
+from gateway.results.pairing import triples
 
 ORDINALS = st.integers(0, 8)
 CHECKS = st.sampled_from(["", "label", "structure"])

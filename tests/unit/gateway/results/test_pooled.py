@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from gateway.results.pairing import CounterfactualRow, PredictionRow, triples
+from gateway.kinds.rows import CounterfactualRow, PredictionRow, SourceNumbers
+from gateway.kinds.segmentation import PixelDetail, PixelScores, segmentation_metrics
+from gateway.results.pairing import triples
 from gateway.results.rows import ScoreColumns
-from gateway.results.segmentation import PixelDetail, PixelScores, segmentation_metrics
-from gateway.results.stream import Numbers, SourceRow, SourceRows
+from gateway.results.stream import SourceRow, SourceRows
 from shared.label_maps import named_overlaps, pack_counts
 from shared.schemas.metrics import SegmentationMetrics
 from shared.scores import with_mean
@@ -61,7 +62,7 @@ def measured(streets: Sequence[Street]) -> SegmentationMetrics:
             predicted(row.id, position, edit.counts) for row, edit in zip(rows[1:], street.edits, strict=True)
         ]
         source = SourceRows(SourceRow(position, str(position), "done", None), rows, predictions)
-        columns.add(Numbers(position, position), source, list(triples(rows)), source.predictions_of("model"))
+        columns.add(SourceNumbers(position, position), source, list(triples(rows)), source.predictions_of("model"))
     return figures(columns)
 
 
@@ -146,7 +147,7 @@ def test_where_there_are_sham_arms_the_pooled_difference_is_against_them() -> No
         predicted(name, 0, counts) for name, counts in ((None, null), ("0-0", null), ("0-1", drifted), ("0-2", drifted))
     ]
     source = SourceRows(SourceRow(0, "0", "done", None), rows, predictions)
-    columns.add(Numbers(0, 0), source, list(triples(rows)), source.predictions_of("model"))
+    columns.add(SourceNumbers(0, 0), source, list(triples(rows)), source.predictions_of("model"))
     pixels = figures(columns)
     assert pixels.delta_pooled_iou == 0.0
     assert pixels.nulls.mean_iou == pixels.originals.mean_iou

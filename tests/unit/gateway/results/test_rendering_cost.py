@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.kinds.rows import CounterfactualRow
 from gateway.results.job_rows import MethodRows
-from gateway.results.pairing import CounterfactualRow
 
 
 def method_rows(edits: int, arms: int, evaluations: int | None, sources: int = 5) -> MethodRows:

@@ -10,8 +10,9 @@ from gateway.analysis.findings import Checked, assess
 from gateway.analysis.reviews import Reviewed, Tally
 from gateway.analysis.segmentation import PooledObstacle
 from gateway.analysis.validity import Screened
+from gateway.kinds.segmentation import obstacle_sentence
 from gateway.results.confirmation import why_not_tested
-from gateway.results.wording import corroboration_sentence, dose_sentence, pooled_obstacle_sentence, with_sentences
+from gateway.results.wording import corroboration_sentence, dose_sentence, with_sentences
 from shared.schemas.effects import (
     Cell,
     CellEffect,
@@ -211,8 +212,8 @@ def test_a_curve_of_few_images_says_so_and_gives_no_interval() -> None:
 
 def test_a_pooled_difference_without_interval_says_what_it_needs() -> None:
     few, rare = PooledObstacle("few images", 5), PooledObstacle("rare class", 1, 1)
-    assert pooled_obstacle_sentence(few, ["car"]) == "5 independent images; an interval needs 12"
-    assert pooled_obstacle_sentence(rare, ["car", "train"]) == (
+    assert obstacle_sentence(few, ["car"]) == "5 independent images; an interval needs 12"
+    assert obstacle_sentence(rare, ["car", "train"]) == (
         "1 independent image with “train”; an interval needs 3 of every class"
     )
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import SegformerImageProcessorPil
 
-from evaluator_service.models_under_test.segmentation import ImageSegmenter
+from evaluator_service.models_under_test.kinds.segmentation import ImageSegmenter
 from gateway.analysis.limits import LEAST_SOURCES
 from research.judges.segmentation import class_ious
 from research.measure.repair.records import (
@@ -104,7 +104,7 @@ class PartlyBlindSegmenter:
         for scene in TRUTH.as_they_are():
             yield scene, False
 
-    def label_maps(self, images: Sequence[Image]) -> list[Image]:
+    def run(self, images: Sequence[Image]) -> list[Image]:
         return [self._masks[image.tobytes()] for image in images]
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from gateway.analysis.effects import Integers, Originals
-from gateway.results.originals import check_originals, check_unlabelled
+from gateway.kinds.classification import check_originals, check_unlabelled
+from gateway.kinds.segmentation import check_unlabelled_masks
 
 
 def unlabelled(predicted: Integers) -> Originals:
@@ -28,3 +29,12 @@ def test_with_one_class_no_model_is_said_to_be_sound() -> None:
     assert check is not None
     assert (check.standing, check.lets_pass) == ("open", False)
     assert "always says `bus`" in check.sentence
+
+
+def test_without_masks_a_segmenter_of_one_fixed_layout_shows_nothing() -> None:
+    """It never changes its mask, so it had no weakness."""
+    fixed = np.tile([60, 40, 0], (20, 1))
+    check = check_unlabelled_masks(fixed, ("sky", "road"))
+    assert check is not None
+    assert (check.standing, check.only) == ("open", "")
+    assert check_unlabelled_masks(fixed + np.outer(np.arange(20) % 2, [1, -1, 0]), ("sky", "road")) is None

@@ -25,6 +25,7 @@ from gateway.database.sessions import reading
 from gateway.database.tables import Counterfactual, Job, Report, SourceImage
 from gateway.jobs import jobs
 from gateway.jobs.submit import Submission, submit
+from gateway.kinds import KINDS
 from gateway.methods import confirming
 from gateway.results.cells import value_side
 from gateway.results.confirmation import why_not_tested
@@ -69,7 +70,8 @@ def confirm(context: Context, owner: str, job_id: str, request: ConfirmationRequ
             classes=job.classes,
             design=confirming(request.confirm_with).design,
             seed=job.seed,
-            confirms=job.id,
+            purpose="confirmation",
+            parent=job.id,
             outside_domain=True,  # these images were accepted before
         )
         images = [manifest_image(source) for source in findings.sources]
@@ -85,7 +87,7 @@ def finished_results(session: Session, job: Job) -> JobResults:
     report = session.get(Report, job.id)
     if report is None or job.state != "done":
         raise Conflict("the job has no report yet; ask again when it is done")
-    if job.kind != "classification" or any(figures.relation != "labelled" for figures in report.results.results):
+    if KINDS[job.kind].localised or any(figures.relation != "labelled" for figures in report.results.results):
         raise InvalidInput("only findings of classifiers on images with ground truth can be rendered again")
     return report.results
 

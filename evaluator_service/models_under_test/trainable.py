@@ -1,4 +1,4 @@
-"""Trainable models under test: load, loss, evaluation, save. Another kind is another entry of TRAINABLES.
+"""What trainable models under test of all kinds share: load, loss, save.
 
 A trainable uses the same preprocessing as the model under test, so that the result of the training applies to it.
 """
@@ -6,29 +6,24 @@ A trainable uses the same preprocessing as the model under test, so that the res
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor, nn
-from transformers import AutoImageProcessor, AutoModelForImageClassification, AutoModelForSemanticSegmentation
+from transformers import AutoImageProcessor
 
 from evaluator_service.models_under_test.hub import load_hub_model, own_names
 from evaluator_service.models_under_test.outputs import NamedOutputs
 from evaluator_service.models_under_test.preprocessing import processors
-from evaluator_service.models_under_test.segmentation import label_map
 from shared.chunks import chunks
 from shared.images import Pixels
-from shared.label_maps import class_indices, confusion, named_overlaps, pack_counts
 from shared.problems import InvalidInput
 from shared.schemas.base import Kind
 from shared.schemas.models import DESCRIPTION_NAME, ONNX_NAME, ModelDescription, read_description
 from shared.schemas.repairs import Judgement
-from shared.scores import with_mean
 from shared.weights import Weights
 
 JUDGED_AT_ONCE = 32
@@ -117,88 +112,10 @@ class Trainable(ABC):
         return self.model(pixel_values=torch.from_numpy(self._prepare(images)).to(self._device)).logits  # type: ignore[no-any-return]
 
 
-class TrainableClassifier(Trainable):
-    """A classifier, evaluated by its most probable class."""
-
-    kind = "classification"
-    network = AutoModelForImageClassification
-
-    def inputs(self, example: TrainingExample) -> dict[str, Any]:
-        """`labels` is the index of the class."""
-        pixels = torch.from_numpy(self._prepare([example.image])[0])
-        return {"pixel_values": pixels, "labels": self._index[example.label]}
-
-    @torch.inference_mode()
-    def judge(self, openers: Sequence[Opener]) -> Judgement:
-        """Whether the true class is the most probable one."""
-        self.model.eval()
-        scores = []
-        for examples in _opened_chunks(openers):
-            log_probabilities = self._log_probabilities(self._logits([example.image for example in examples]))
-            predicted = log_probabilities.argmax(1).tolist()
-            for example, place in zip(examples, predicted, strict=True):
-                scores.append({example.label: float(place == self._index[example.label])})
-        return Judgement(scores=scores)
-
-
-class TrainableSegmenter(Trainable):
-    """A segmenter, evaluated pixel by pixel on the map that it returns as a model under test."""
-
-    kind = "segmentation"
-    network = AutoModelForSemanticSegmentation
-
-    def __init__(self, weights: Weights, classes: Sequence[str], *, device: str) -> None:
-        """See `Trainable`."""
-        super().__init__(weights, classes, device=device)
-        self._targets = np.full(256, IGNORED, np.int64)
-        self._targets[: len(classes)] = [self._index[name] for name in classes]
-        self._places = class_indices(self._outputs.classes, classes)
-        self._size: tuple[int, ...] | None = None
-
-    def inputs(self, example: TrainingExample) -> dict[str, Any]:
-        """`labels` are class indices at the size of `pixel_values` (nearest), -100 where the mask is void.
-
-        Raises InvalidInput for preprocessing that keeps sizes that differ.
-        """
-        values = torch.from_numpy(self._prepare([example.image])[0])
-        height, width = values.shape[1:]
-        self._size = self._size or (height, width)
-        if self._size != (height, width):
-            raise InvalidInput("the image processor keeps sizes that differ; give it a size, so that images can batch")
-        mask = Image.fromarray(_mask(example)).resize((width, height), Image.Resampling.NEAREST)
-        return {"pixel_values": values, "labels": torch.from_numpy(self._targets[np.asarray(mask)])}
-
-    @torch.inference_mode()
-    def judge(self, openers: Sequence[Opener]) -> Judgement:
-        """IoU of each class of an image, and confusion of its pixels, at its own size."""
-        self.model.eval()
-        columns, counts, scores = self._outputs.index_map(), [], []
-        for examples in _opened_chunks(openers):
-            logits = self._logits([example.image for example in examples]).float()
-            for example, rows in zip(examples, logits, strict=True):
-                mask = _mask(example)
-                predicted = self._places[label_map(rows, mask.shape, columns)]
-                of_image = confusion(mask, predicted, len(self._classes))
-                counts.append(pack_counts(of_image))
-                scores.append(with_mean(named_overlaps(of_image, self._classes)))
-        return Judgement(scores=scores, confusion=counts)
-
-
-TRAINABLES: Mapping[Kind, type[Trainable]] = {
-    trainable.kind: trainable for trainable in (TrainableClassifier, TrainableSegmenter)
-}
-
-
-def _opened_chunks(openers: Sequence[Opener]) -> Iterator[list[TrainingExample]]:
+def opened_chunks(openers: Sequence[Opener]) -> Iterator[list[TrainingExample]]:
     """Open the images a few at a time."""
     for chunk in chunks(openers, JUDGED_AT_ONCE):
         yield [opened() for opened in chunk]
-
-
-def _mask(example: TrainingExample) -> Pixels:
-    if example.mask is None:
-        raise InvalidInput("an image of a segmentation job has no mask")
-    return example.mask
 
 
 def _description(weights: Weights) -> ModelDescription:

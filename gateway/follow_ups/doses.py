@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from gateway.confirmations.orders import edits_of_cell, finished_results, manifest_image
 from gateway.context import Context
 from gateway.database.sessions import reading
 from gateway.database.tables import Counterfactual, Job, SourceImage
+from gateway.follow_ups.confirmation import edits_of_cell, finished_results, manifest_image
 from gateway.jobs import jobs
 from gateway.jobs.submit import Submission, submit
 from gateway.methods import METHODS, JobMethod
@@ -57,7 +57,8 @@ def start_doses(context: Context, owner: str, job_id: str, request: DoseRequest)
             models=[name for name in job.models if name not in job.stored_spec.reference_models],
             classes=job.classes,
             seed=job.seed,
-            doses_of=job.id,
+            purpose="doses",
+            parent=job.id,
             outside_domain=True,  # these images were accepted before
         )
         if any(image.mask for image in images):

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gateway.confirmations import doses
-from gateway.confirmations.doses import _fraction
 from gateway.database.tables import Counterfactual, Job
+from gateway.follow_ups import doses
+from gateway.follow_ups.doses import _fraction
 from gateway.methods import read_method
 from shared.problems import Conflict
 from shared.profile_instruct import Instruct, InstructPix2Pix, InstructServer

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from sqlalchemy import insert, select, update
 
-from gateway.confirmations import orders
 from gateway.database.sessions import Sessions
 from gateway.database.tables import Counterfactual, Job, Prediction, Report, SourceImage
+from gateway.follow_ups import confirmation
 from gateway.methods import METHODS, read_method, shifts
 from gateway.operations.deletion import mark_deleted
 from gateway.report.build import build_report
@@ -185,7 +185,7 @@ def test_a_finding_on_few_images_is_tested_on_others_of_its_class_too(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The checks refuse edits of both editors: 8 of the 16 images of a finding were left, too few for a verdict."""
-    monkeypatch.setattr(orders, "LEAST_IMAGES", 0)
+    monkeypatch.setattr(confirmation, "LEAST_IMAGES", 0)
     of_cell = gateway.client.post("/jobs/drawn/confirmation", json={}).json()
     monkeypatch.undo()
     filled = gateway.client.post("/jobs/drawn/confirmation", json={}).json()
@@ -194,7 +194,7 @@ def test_a_finding_on_few_images_is_tested_on_others_of_its_class_too(
         buses = {source.digest for source in session.scalars(of_class)}
         chosen = select(SourceImage).where(SourceImage.job_id == filled["id"])
         assert {source.digest for source in session.scalars(chosen)} == buses
-    assert of_cell["images"] < filled["images"] == len(buses) <= orders.LEAST_IMAGES
+    assert of_cell["images"] < filled["images"] == len(buses) <= confirmation.LEAST_IMAGES
 
 
 @pytest.mark.slow
@@ -202,7 +202,7 @@ def test_a_finding_on_few_images_is_tested_on_others_of_its_class_too(
 def test_findings_that_have_changed_are_tested_by_another_job(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch, changed: str
 ) -> None:
-    monkeypatch.setattr(orders, "LEAST_IMAGES", 0)  # the images of the cell alone
+    monkeypatch.setattr(confirmation, "LEAST_IMAGES", 0)  # the images of the cell alone
     first = gateway.client.post("/jobs/drawn/confirmation", json={}).json()
     with gateway.context.sessions.begin() as session:
         edits = (

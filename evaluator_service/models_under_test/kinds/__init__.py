@@ -1,0 +1,16 @@
+"""What a model under test does, one file for each kind; everything else in this service treats all kinds alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from evaluator_service.models_under_test.kinds import classification, segmentation
+from evaluator_service.models_under_test.kinds.model_kind import Answer, LoadedModel, ModelKind
+from shared.schemas.base import Kind
+
+KINDS: Mapping[Kind, ModelKind[Any]] = {
+    kind.name: kind for kind in (classification.CLASSIFICATION, segmentation.SEGMENTATION)
+}
+
+__all__ = ["KINDS", "Answer", "LoadedModel", "ModelKind"]

@@ -1,0 +1,52 @@
+"""What kinds say of a model that is wrong on its originals, or less often right than one would hope.
+
+A worker asks before anything is rendered, and the report after everything is predicted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from gateway.analysis.limits import LEAST_SOURCES
+from gateway.kinds.rows import PredictionRow
+from shared.schemas.metrics import ExchangedClass, OriginalsCheck
+
+MOST_EXCHANGES = 8  # named in a sentence
+
+
+class OriginalsJudge(Protocol):
+    """Collects one model's predictions on the originals of a job, with or without counterfactuals."""
+
+    def add(self, group: int, row: PredictionRow | None) -> None:
+        """Add a source image of a group with the model's prediction; it counts only if there is a ground truth."""
+
+    def check(self) -> OriginalsCheck | None:
+        """The check; None where nothing can be judged."""
+
+
+def check_one_class(only: str, originals: int) -> OriginalsCheck | None:
+    """The check of a model without ground truth that predicts one class for everything, or one mask (`only` is "").
+
+    None under 12 originals.
+    """
+    if originals < LEAST_SOURCES:
+        return None
+    fault = f"says `{only}`" if only else "gives the same share of pixels to every class"
+    sentence = (
+        f"It {fault} for each of the {originals} originals, and without ground truth nothing shows whether "
+        "it tells images apart. Submit labels, or images of several classes."
+    )
+    return OriginalsCheck(standing="open", only=only, sentence=sentence)
+
+
+def exchanges(order: Mapping[int, int], names: Sequence[str]) -> list[ExchangedClass]:
+    """The exchanged classes by name. `order`: predicted class → the class meant, as numbers of `names`."""
+    return [ExchangedClass(predicted=names[predicted], meant=names[meant]) for predicted, meant in order.items()]
+
+
+def exchange_in_words(check: OriginalsCheck) -> str:
+    """ "classes are exchanged: it says `bus` for `car`, `car` for `bus`."."""
+    pairs = [f"`{pair.predicted}` for `{pair.meant}`" for pair in check.order[:MOST_EXCHANGES]]
+    more = f" and {len(check.order) - MOST_EXCHANGES} more" if len(check.order) > MOST_EXCHANGES else ""
+    return f"classes are exchanged: it says {', '.join(pairs)}{more}."
