@@ -34,8 +34,8 @@ except PermissionError:
 def test_another_process_of_the_user_cannot_read_the_evaluator_s_environment(mode: str, seen: str) -> None:
     environment = {**os.environ, "ENDPOINT_KEY": "secret"}
     command = [sys.executable, "-c", EVALUATOR, mode]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, env=environment, text=True, **pipes) as evaluator:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment, text=True, stdin=pipe, stdout=pipe) as evaluator:
         assert evaluator.stdout is not None
         assert evaluator.stdout.readline().strip() == "ready"
         upload = [sys.executable, "-I", "-c", UPLOAD, str(evaluator.pid)]
