@@ -11,10 +11,17 @@ try:
     from gateway.methods.arms import RenderedArm, rows
     from gateway.methods.checks import check_images
     from gateway.methods.controlled import ControlledParameters, render_with_null_arms
-    from gateway.methods.counterfactual import Change, Edit, MethodCounterfactual, MethodImage, TaskDescription, Verdict
+    from gateway.methods.counterfactual import (
+        Change,
+        Edit,
+        MethodCounterfactual,
+        MethodImage,
+        MethodParameters,
+        TaskDescription,
+        Verdict,
+    )
     from gateway.methods.schedule import Inputs, Proposal
     from shared.endpoints import Services
-    from shared.schemas.base import Contract
 except ModuleNotFoundError as error:
     message = f"{error}: methods are part of the system: install `contrafact[embedded]`"
     raise ImportError(message, name=error.name) from error
@@ -22,12 +29,12 @@ except ModuleNotFoundError as error:
 __all__ = [
     "METHODS",
     "Change",
-    "Contract",
     "ControlledParameters",
     "Edit",
     "Inputs",
     "MethodCounterfactual",
     "MethodImage",
+    "MethodParameters",
     "MethodSpec",
     "Proposal",
     "RenderedArm",

@@ -11,9 +11,9 @@ edits, too, so other images of a small cell's class are added.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from sqlalchemy import and_, or_, select
 from sqlalchemy.orm import Session
@@ -26,20 +26,18 @@ from gateway.database.tables import Counterfactual, Job, Report, SourceImage
 from gateway.jobs import jobs
 from gateway.jobs.submit import Submission, submit
 from gateway.kinds import KINDS
+from gateway.methods import confirming
 from gateway.results.cells import value_side
 from gateway.results.confirmation import why_not_tested
 from gateway.results.filters import Filters, conditions
 from shared.problems import Conflict, InvalidInput
 from shared.schemas.base import JsonObject
-from shared.schemas.designs import MOST_VALUES
 from shared.schemas.effects import Cell, CellEffect
 from shared.schemas.jobs import JobSpec, ManifestImage, MethodChoice
 from shared.schemas.results import JobResults
 from shared.schemas.reviews import ConfirmationJob, ConfirmationRequest, ConfirmingMethod, NotTested
 from shared.seeds import derive_digest
 
-MOST_PHRASES = 20  # replaced by a shift: a limit of the parameters of `shifts`
-MOST_CHANGES: dict[ConfirmingMethod, int] = {"shifts": 12, "dillema": MOST_VALUES}  # limits of the parameters
 LEAST_IMAGES = 30  # of a class, if the job has them: checks have refused half of the edits, and a test takes 12
 
 
@@ -70,7 +68,7 @@ def confirm(context: Context, owner: str, job_id: str, request: ConfirmationRequ
             methods=[choice],
             models=[name for name in job.models if name not in job.stored_spec.reference_models],
             classes=job.classes,
-            design="balanced" if request.confirm_with == "dillema" else "free",
+            design=confirming(request.confirm_with).design,
             seed=job.seed,
             purpose="confirmation",
             parent=job.id,
@@ -142,7 +140,7 @@ def _why_not(
     if reason := why_not_tested(method, effect.cell, confirm_with):
         return reason
     values = {(cell.factor, cell.value) for cell in cells} | {(effect.cell.factor, effect.cell.value)}
-    if len(values) > (most := MOST_CHANGES[confirm_with]):
+    if len(values) > (most := confirming(confirm_with).most):
         return f"a job renders at most {most} changes by `{confirm_with}`, and the strongest findings come first"
     return "" if edits else "there is nothing to render it with: no edit that counts makes this change"
 
@@ -162,29 +160,22 @@ def _changes_of_cell(edit: Counterfactual, cell: Cell) -> list[StoredChange]:
     return [change for change in edit.changes if (change["factor"], change[side]) == (cell.factor, cell.value)]
 
 
-def _parameters(session: Session, job: Job, cells: Iterable[Cell], method: str) -> JsonObject:
-    if method != "shifts":
-        one_change: JsonObject = {"same_caption": False, "edits_per_counterfactual": 1}  # a profile may set others
-        values = dict.fromkeys((cell.factor, cell.value) for cell in cells)
-        return one_change | {
-            "factors": [*sorted({factor for factor, _ in values})],
-            "values": [{"factor": factor, "value": value} for factor, value in values],
-        }
-    by_value: dict[tuple[str, str], list[StoredChange]] = {}
+def _parameters(session: Session, job: Job, cells: Iterable[Cell], method: ConfirmingMethod) -> JsonObject:
+    by_value: dict[tuple[str, str], list[Cell]] = {}
     for cell in cells:
-        changes = [change for edit in edits_of_cell(session, job, cell) for change in _changes_of_cell(edit, cell)]
-        by_value.setdefault((cell.factor, cell.value), []).extend(changes)
-    shifts = [_shift(factor, value, changes) for (factor, value), changes in by_value.items()]
-    return {"shifts": [*shifts]}
+        by_value.setdefault((cell.factor, cell.value), []).append(cell)
+    phrases = {change: partial(_phrases, session, job, of_value) for change, of_value in by_value.items()}
+    return confirming(method).parameters(phrases)
 
 
-def _shift(factor: str, value: str, changes: Sequence[StoredChange]) -> JsonObject:
-    """The commonest phrase of a change, in place of the phrases that it replaced."""
-    new = Counter(change["to_phrase"] for change in changes)
-    old = Counter(change["from_phrase"] for change in changes if change["from_phrase"])
-    phrase = min(new, key=lambda name: (-new[name], name))[:100]
-    replaced = sorted(old, key=lambda name: (-old[name], name))[:MOST_PHRASES]
-    return {"phrase": phrase, "factor": factor, "value": value, "replaces": [name[:100] for name in replaced]}
+def _phrases(session: Session, job: Job, cells: Sequence[Cell]) -> list[tuple[str, str]]:
+    """The old and the new phrase of each counted edit that makes the change of the cells."""
+    return [
+        (change["from_phrase"], change["to_phrase"])
+        for cell in cells
+        for edit in edits_of_cell(session, job, cell)
+        for change in _changes_of_cell(edit, cell)
+    ]
 
 
 def manifest_image(source: SourceImage) -> ManifestImage:

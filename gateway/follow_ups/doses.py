@@ -19,25 +19,19 @@ from gateway.database.tables import Counterfactual, Job, SourceImage
 from gateway.follow_ups.confirmation import edits_of_cell, finished_results, manifest_image
 from gateway.jobs import jobs
 from gateway.jobs.submit import Submission, submit
-from gateway.methods import JobMethod
-from gateway.methods.controlled import ControlledParameters
-from gateway.methods.dillema import DillemaParameters, region_of
-from gateway.methods.doses import DosedEdit
-from gateway.methods.instruct import InstructedParameters
-from gateway.methods.inverted import EditingParameters
-from gateway.methods.shifts import ShiftsParameters
+from gateway.methods import METHODS, JobMethod
+from gateway.methods.counterfactual import MethodParameters
+from gateway.methods.doses import DOSES, EDITORS, DosedEdit
 from gateway.results.cells import value_side
 from shared.problems import Conflict, InvalidInput
 from shared.profile_diffusion import Diffusion
-from shared.profile_instruct import Instruct, InstructPix2Pix, InstructServer
 from shared.schemas.base import JsonObject
-from shared.schemas.effects import FULL_DOSE, MOST_DOSED_EDITS, Cell, DoseParameter, DoseRequest
+from shared.schemas.effects import FULL_DOSE, MOST_DOSED_EDITS, Cell, DoseRequest
 from shared.schemas.jobs import JobDetail, JobSpec, ManifestImage, MethodChoice
 from shared.schemas.results import JobResults
 from shared.schemas.validity import VALIDITY
 from shared.seeds import derive_digest
 
-DOSED = "dillema, lance, lance-r, shifts, instruct"
 SEVERAL_CHANGES = (
     "the edits of these weaknesses make several changes at once, which have no doses of their own; submit a job with "
     "same_caption false and edits_per_counterfactual 1 in the parameters of dillema and dose its weaknesses, or test "
@@ -59,7 +53,7 @@ def start_doses(context: Context, owner: str, job_id: str, request: DoseRequest)
         parameters = _parameters(method, request, edits, context.profile.diffusion)
         spec = JobSpec(
             task_description=job.task_description,
-            methods=[MethodChoice(name="doses", parameters=parameters)],
+            methods=[MethodChoice(name=DOSES, parameters=parameters)],
             models=[name for name in job.models if name not in job.stored_spec.reference_models],
             classes=job.classes,
             seed=job.seed,
@@ -82,9 +76,10 @@ def _method(job: Job, results: JobResults, name: str | None) -> JobMethod:
     if len(names) > 1:
         raise InvalidInput(f"several methods have weaknesses: {', '.join(names)}; name one of them as `method`")
     method = next(candidate for candidate in job.methods if candidate.name == names[0])
-    if not isinstance(method.parameters, DillemaParameters | EditingParameters | InstructedParameters):
-        more = "; its five severities are its doses, and the report has their curve" if names == ["corruptions"] else ""
-        raise InvalidInput(f"the edits of {names[0]} have no dose{more}; doses are for {DOSED}")
+    if _editor(method.spec.parameters) is None:
+        more = "; its five severities are its doses, and the report has their curve" if method.spec.severities else ""
+        dosed = ", ".join(name for name, spec in METHODS.items() if _editor(spec.parameters))
+        raise InvalidInput(f"the edits of {names[0]} have no dose{more}; doses are for {dosed}")
     return method
 
 
@@ -121,10 +116,8 @@ def _edits(
 
 def _image(source: SourceImage, method: JobMethod) -> ManifestImage:
     """A source image of the job, with the mask of its object if the user sent one for an editor of backgrounds."""
-    image, parameters = manifest_image(source), method.parameters
-    if isinstance(parameters, InstructedParameters) and parameters.region == "background":
-        return image.model_copy(update={"mask": source.object_digest})
-    return image
+    image = manifest_image(source)
+    return image.model_copy(update={"mask": source.object_digest}) if method.parameters.objects() else image
 
 
 def _sample(edits: Sequence[Counterfactual], seed: int, most: int) -> list[Counterfactual]:
@@ -153,18 +146,16 @@ def _dosed_edit(row: Counterfactual, digest: str, method: JobMethod, values: dic
         seed=row.seed,
         self_fraction=_fraction(row, method),
     )
-    parameters = method.parameters
-    if isinstance(parameters, InstructedParameters):
+    if "instruction" in row.lineage:
         return dosed.model_copy(update={"instruction": str(row.lineage["instruction"])})
-    if not isinstance(parameters, DillemaParameters):
-        return dosed
-    return dosed.model_copy(update={"region": region_of(dosed.edit(FULL_DOSE), parameters)})
+    region = method.parameters.region_of(dosed.edit(FULL_DOSE))
+    return dosed if region is None else dosed.model_copy(update={"region": region})
 
 
 def _fraction(row: Counterfactual, method: JobMethod) -> float:
     """The self-attention fraction of an edit; a sweep kept the best one, which its lineage records."""
-    if isinstance(method.parameters, ShiftsParameters):
-        return method.parameters.self_fraction
+    if (fraction := method.parameters.fraction()) is not None:
+        return fraction
     recorded = row.lineage.get("self_fraction")
     return float(recorded) if isinstance(recorded, int | float) else 0.0
 
@@ -177,17 +168,18 @@ def _parameters(
     Defaults that neither the other job nor the request has stay out: a version with more of them orders the same job.
     """
     parameters = method.parameters
-    name, kind = next((name, kind) for name, kind in _EDITORS.items() if isinstance(parameters, kind))
+    name = _editor(type(parameters))
+    assert name is not None, "`_method` refuses methods without an editor"
     # A dose is no edit that the model of validity was fitted on, and a check of how much of the edit shows would refuse
     # weak doses. So doses have the thresholds of arms, which a calibrated job has besides `validity`.
     limits_of_arms = method.thresholds_for_arms.items()
     thresholds: JsonObject = {check: {**limits} for check, limits in limits_of_arms if check != VALIDITY}
-    kept = set(kind.model_fields) - {"arm_thresholds"}
+    kept = set(EDITORS[name].model_fields) - {"arm_thresholds"}
     chosen = parameters.model_dump(mode="json", include=kept, exclude_unset=True)
     editor: JsonObject = {**chosen, "thresholds": thresholds, "validity": None, "signals": []}
     return {
         "method": method.name,
-        "parameter": _parameter(method, request.parameter, diffusion),
+        "parameter": parameters.dosed(request.parameter, diffusion),
         "doses": [*request.doses],
         "edits": [edit.model_dump(mode="json", exclude_unset=True) for edit in edits],
         name: editor,
@@ -195,37 +187,6 @@ def _parameters(
     }
 
 
-_EDITORS: dict[str, type[ControlledParameters] | type[EditingParameters] | type[InstructedParameters]] = {
-    "controlled": ControlledParameters,
-    "inverted": EditingParameters,
-    "instructed": InstructedParameters,
-}
-
-
-def _parameter(method: JobMethod, chosen: DoseParameter | None, diffusion: Diffusion) -> DoseParameter:
-    """What is dosed. Few-step weights render one guidance only: at another one, other weights would."""
-    parameters, few_step = method.parameters, diffusion.few_step
-    if isinstance(parameters, InstructedParameters):
-        return _instructed_parameter(parameters, chosen, diffusion.instruct)
-    fixed = (
-        isinstance(parameters, ControlledParameters)
-        and few_step is not None
-        and (parameters.steps, parameters.guidance) == (few_step.steps, few_step.guidance)
-    )
-    if fixed and chosen == "guidance":
-        raise InvalidInput("few-step weights rendered this job, and they have one guidance; dose control_scale")
-    return chosen or ("control_scale" if fixed else "guidance")
-
-
-def _instructed_parameter(
-    parameters: InstructedParameters, chosen: DoseParameter | None, engine: Instruct | None
-) -> DoseParameter:
-    """What is dosed of instructed edits: what the profile's editor takes from a request."""
-    if engine is None:
-        raise InvalidInput("the profile has no editor for instructions; add [diffusion.instruct] to it")
-    guided = parameters.guidance > 1 and not (isinstance(engine, InstructServer) and "guidance" not in engine.fields)
-    if chosen == "guidance" and not guided:
-        raise InvalidInput("this editor works without guidance; dose wording")
-    if chosen == "image_guidance" and not (guided and isinstance(engine, InstructPix2Pix)):
-        raise InvalidInput("only InstructPix2Pix has image_guidance; dose wording or guidance")
-    return chosen or ("guidance" if guided else "wording")
+def _editor(parameters: type[MethodParameters]) -> str | None:
+    """The editor of a method's edits, by its name in the parameters of `doses`."""
+    return next((name for name, editor in EDITORS.items() if issubclass(parameters, editor)), None)

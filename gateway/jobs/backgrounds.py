@@ -11,12 +11,9 @@ from gateway.intake.sources import KeptImage, SourceFile
 from gateway.jobs.choices import Plan
 from gateway.kinds import KINDS
 from gateway.methods import JobMethod
-from gateway.methods.compose import UNKNOWN, Background, ComposeParameters, scene_of
-from gateway.methods.doses import DosesParameters
-from gateway.methods.instruct import InstructedParameters
+from gateway.methods.counterfactual import UNKNOWN, Background, scene_of
 from shared.problems import InvalidInput
 from shared.profiles import Profile
-from shared.schemas.base import Contract
 from shared.schemas.diffusion import MOST_BACKGROUNDS
 from shared.seeds import derive_seed
 
@@ -28,9 +25,8 @@ def check_compositions(plan: Plan, profile: Profile, object_masks: bool) -> None
 
     `object_masks`: the user sends the objects' masks. Method `compose` needs them, and `instruct` for backgrounds.
     """
-    composed = any(isinstance(method.parameters, ComposeParameters) for method in plan.methods)
-    around = any(_edits_around(method.parameters) for method in plan.methods)
-    if not composed and not around:
+    needing = {objects: method.name for method in plan.methods if (objects := method.parameters.objects())}
+    if not needing:
         if object_masks:
             raise InvalidInput(
                 "`object_masks` are for the method compose, and for instruct with `region` background; add one of them "
@@ -38,25 +34,19 @@ def check_compositions(plan: Plan, profile: Profile, object_masks: bool) -> None
             )
         return
     kind = KINDS[plan.kind]
-    if composed and kind.localised:
+    if "moved" in needing and kind.localised:
         raise InvalidInput(
-            f"compose moves objects, and the {kind.truths} of a {kind.name} job would not move with them; test a "
-            "classifier with it, or choose another method"
+            f"{needing['moved']} moves objects, and the {kind.truths} of a {kind.name} job would not move with them; "
+            "test a classifier with it, or choose another method"
         )
     if object_masks:
         return
     if profile.diffusion.segmenter is None or not profile.diffusion.keep_labels:
         raise InvalidInput(
-            f"{'compose' if composed else 'instruct'} needs the objects' masks, and profile "
+            f"{needing.get('moved') or needing['kept']} needs the objects' masks, and profile "
             f"{profile.profile.name!r} has no segmenter for them; send them and set `object_masks`, or name "
             "[diffusion.segmenter] and `keep_labels` in the profile"
         )
-
-
-def _edits_around(parameters: Contract) -> bool:
-    """Whether a method edits backgrounds by instructions, and so must know the objects."""
-    editor = parameters.instructed if isinstance(parameters, DosesParameters) else parameters
-    return isinstance(editor, InstructedParameters) and editor.region == "background"
 
 
 def with_backgrounds(
@@ -75,7 +65,7 @@ def with_backgrounds(
     return replace(plan, methods=[_resolve(method, sources, seed, find, uploaded) for method in plan.methods])
 
 
-def of_sources(sources: Sequence[SourceFile], seed: int) -> list[Background]:
+def of_sources(method: str, sources: Sequence[SourceFile], seed: int) -> list[Background]:
     """Up to `MOST_BACKGROUNDS` of the job's images, each once, as many of each class as possible; drawn by the seed.
 
     Their objects are removed. The value of a labelled image is its class's scene.
@@ -88,7 +78,7 @@ def of_sources(sources: Sequence[SourceFile], seed: int) -> list[Background]:
             drawn = Background(digest=source.image.digest, value=value, clear=True, mask=mask)
             by_label.setdefault(value, {})[drawn.digest] = drawn
     classes = [list(by_label[value].values()) for value in sorted(by_label)]
-    chance = Random(derive_seed("compose", "backgrounds", seed))
+    chance = Random(derive_seed(method, "backgrounds", seed))
     for of_class in classes:
         of_class.sort(key=lambda background: background.digest)
         chance.shuffle(of_class)
@@ -103,35 +93,33 @@ def _resolve(
     find: Callable[[Sequence[Background]], Mapping[str, KeptImage]],
     uploaded: bool,
 ) -> JobMethod:
-    parameters = method.parameters
-    if not isinstance(parameters, ComposeParameters):
+    named = method.parameters.own_backgrounds()
+    if named is None:
         return method
-    if not parameters.backgrounds_per_image:  # nothing uses them
-        return replace(method, parameters=parameters.model_copy(update={"backgrounds": ()}))
-    if parameters.backgrounds:
-        backgrounds = _load_backgrounds(parameters, find(parameters.backgrounds), uploaded)
+    if named:
+        backgrounds = _load_backgrounds(method, named, find(named), uploaded)
     else:
-        backgrounds = of_sources(sources, seed)
+        backgrounds = of_sources(method.name, sources, seed)
         if len(backgrounds) < LEAST_IMAGES:
             raise InvalidInput(
-                "compose takes backgrounds from the other images of the job, and it has none; bring more images, name "
-                "`backgrounds`, or set `backgrounds_per_image` to 0"
+                f"{method.name} takes backgrounds from the other images of the job, and it has none; bring more "
+                "images, name `backgrounds`, or set `backgrounds_per_image` to 0"
             )
-    return replace(method, parameters=parameters.model_copy(update={"backgrounds": tuple(backgrounds)}))
+    return replace(method, parameters=method.parameters.model_copy(update={"backgrounds": tuple(backgrounds)}))
 
 
 def _load_backgrounds(
-    parameters: ComposeParameters, images: Mapping[str, KeptImage], uploaded: bool
+    method: JobMethod, named: Sequence[Background], images: Mapping[str, KeptImage], uploaded: bool
 ) -> list[Background]:
     """The named backgrounds by the digests of their stored pixels, without those of a dry run that are missing."""
-    missing = [digest for digest in parameters.digests if digest not in images]
+    missing = [digest for digest in method.backgrounds if digest not in images]
     if missing and uploaded:
         raise InvalidInput(
-            f"{len(missing)} backgrounds of compose are not uploaded, first {missing[0]}; upload them with "
+            f"{len(missing)} backgrounds of {method.name} are not uploaded, first {missing[0]}; upload them with "
             "PUT /images/{digest}, and masks with PUT /images/{digest}?mask=true",
             members={"missing": [*missing]},
         )
-    for background in parameters.backgrounds:
+    for background in named:
         image, mask = images.get(background.digest), images.get(background.mask or "")
         if image is not None and image.mode != "RGB":
             raise InvalidInput(f"background {background.digest} is a mask; name an image, and its mask as `mask`")
@@ -147,7 +135,7 @@ def _load_backgrounds(
                 "mask": None if background.mask is None else images[background.mask].digest,
             }
         )
-        for background in parameters.backgrounds
+        for background in named
         if not {background.digest, background.mask} - {None} - set(images)
     }
     return list(stored.values())

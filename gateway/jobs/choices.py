@@ -14,8 +14,8 @@ from gateway.methods import METHODS, JobMethod
 from gateway.methods.caption import IMAGE_DOMAIN
 from gateway.methods.checks import LABEL, LABEL_BY_RANK, UNCALIBRATED
 from gateway.methods.controlled import ControlledParameters
-from gateway.methods.instruct import InstructParameters
-from gateway.methods.validity import SignalParameters
+from gateway.methods.counterfactual import Thresholds
+from gateway.methods.validity import CheckParameters
 from shared.problems import InvalidInput, validation_sentence
 from shared.profiles import CheckCalibration, Profile, load_profile, shipped_profiles
 from shared.schemas.base import JsonObject, Kind
@@ -136,16 +136,16 @@ def method_defaults(name: str, profile: Profile, request: JsonObject | None = No
     A profile without a threshold for `label` gets 0, at which an image that loses the rank of its class is refused.
     Where few-step weights render by default, steps and guidance are theirs, unless the request names others.
     """
-    defaults: JsonObject = {}
-    if name in METHODS and "thresholds" in METHODS[name].parameters.model_fields:
-        defaults["thresholds"] = {check: dict(limits) for check, limits in profile.thresholds.items()}
-    if name in METHODS and "text_thresholds" in METHODS[name].parameters.model_fields:
-        defaults["text_thresholds"] = {check: dict(limits) for check, limits in profile.text_thresholds.items()}
+    fields = METHODS[name].parameters.model_fields if name in METHODS else {}
+    tables: dict[str, Thresholds] = {"thresholds": profile.thresholds, "text_thresholds": profile.text_thresholds}
+    if profile.evaluator.second_scorer is not None:
+        tables["second_thresholds"] = profile.second_thresholds or UNCALIBRATED
+    defaults: JsonObject = {
+        table: {check: dict(limits) for check, limits in of_checks.items()}
+        for table, of_checks in tables.items()
+        if table in fields
+    }
     defaults |= _caption_defaults(name, profile)
-    second = profile.evaluator.second_scorer is not None
-    if second and name in METHODS and "second_thresholds" in METHODS[name].parameters.model_fields:
-        limits = profile.second_thresholds or UNCALIBRATED
-        defaults["second_thresholds"] = {check: dict(values) for check, values in limits.items()}
     defaults |= profile.methods.get(name, {}) | _few_steps(name, profile, request or {})
     if isinstance(thresholds := defaults.get("thresholds"), dict):
         defaults["thresholds"] = {LABEL: {"default": LABEL_BY_RANK}, **thresholds}
@@ -220,17 +220,12 @@ def _profile_view(profile: Profile, active: bool) -> ProfileView:
 
 def _check_needs(name: str, profile: Profile) -> None:
     """Raise InvalidInput if the profile lacks optional weights that the method needs."""
-    weights = {
-        "text_embedder": profile.evaluator.text_embedder,
-        "masked_words": profile.language.masked_words,
-        "instruct": profile.diffusion.instruct,
-    }
-    tables = {"text_embedder": "evaluator", "masked_words": "language", "instruct": "diffusion"}
     for need in METHODS[name].needs if name in METHODS else ():
-        if weights[need] is None:
+        section, key = need.split(".")
+        if getattr(getattr(profile, section), key) is None:
             raise InvalidInput(
-                f"method {name!r} needs [{tables[need]}.{need}], which profile {profile.profile.name!r} does not have; "
-                "add it to the profile, or choose another method"
+                f"method {name!r} needs [{need}], which profile {profile.profile.name!r} does not have; add it to the "
+                "profile, or choose another method"
             )
 
 
@@ -260,17 +255,15 @@ def _method(
         sentence = validation_sentence(error.errors(include_url=False, include_context=False, include_input=False))
         raise InvalidInput(f"the parameters of {name}: {sentence}") from error
     _check_thresholds(name, chosen.get("thresholds"), "thresholds" in {**calibrated, **request}, profile)
-    if isinstance(parameters, ControlledParameters):
-        _check_controls(name, parameters, profile)
-    if isinstance(parameters, InstructParameters):
-        _check_region(parameters, profile)
+    if reason := parameters.refuse_profile(profile):
+        raise InvalidInput(f"method {name!r} {reason}")
     return JobMethod(name, parameters)
 
 
 def _check_signals(method: JobMethod, profile: Profile) -> None:
     """Raise InvalidInput if a method has signals of models that the profile lacks, or a threshold without a model."""
     p = method.parameters
-    if not isinstance(p, SignalParameters):
+    if not isinstance(p, CheckParameters):
         return
     models = {"object": profile.evaluator.segmenter, "judge": profile.evaluator.judge}
     tables = {"object": "segmenter", "judge": "judge"}
@@ -304,29 +297,4 @@ def _check_thresholds(name: str, thresholds: object, given: bool, profile: Profi
         raise InvalidInput(
             f"method {name!r} needs thresholds of {missing} too, because `thresholds` replace all of the profile's; "
             "name them as well, or give `{}` to turn all checks off"
-        )
-
-
-def _check_controls(name: str, parameters: ControlledParameters, profile: Profile) -> None:
-    """Raise InvalidInput if the profile lacks a ControlNet of the method, or the segmenter that `protect` needs."""
-    controlnets = profile.diffusion.controlnets
-    if missing := [control.kind for control in parameters.strengths if control.kind not in controlnets]:
-        raise InvalidInput(
-            f"method {name!r} asks for control by {', '.join(missing)}; profile {profile.profile.name!r} has "
-            f"ControlNets for {', '.join(controlnets)}"
-        )
-    if parameters.protect and profile.diffusion.segmenter is None:
-        raise InvalidInput(
-            f"`protect` needs a segmenter, and profile {profile.profile.name!r} has none; name [diffusion.segmenter]"
-        )
-
-
-def _check_region(parameters: InstructParameters, profile: Profile) -> None:
-    """Raise InvalidInput for a region that the profile's instruct editor cannot restrict itself to."""
-    regions = () if profile.diffusion.instruct is None else profile.diffusion.instruct.regions
-    if parameters.region not in regions:
-        raise InvalidInput(
-            f"the instruct editor of profile {profile.profile.name!r} cannot edit the region {parameters.region!r}; "
-            f"set `region` of method 'instruct' to {' or '.join(map(repr, regions))}, or name another editor in "
-            "[diffusion.instruct]"
         )

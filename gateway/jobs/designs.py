@@ -14,26 +14,10 @@ from dataclasses import replace
 
 from gateway.jobs.choices import Plan
 from gateway.methods import JobMethod
-from gateway.methods.compose import ComposeParameters
-from gateway.methods.corruptions import CorruptionsParameters
-from gateway.methods.counterfactual import FACTORS
-from gateway.methods.dillema import DillemaParameters
-from gateway.methods.doses import DosesParameters
-from gateway.methods.instruct import InstructParameters
-from gateway.methods.inverted import SweepParameters
-from gateway.methods.lance import LanceParameters
-from gateway.methods.lance_r import LanceRParameters
-from gateway.methods.paraphrase import ParaphraseParameters
-from gateway.methods.shifts import ShiftsParameters
 from shared.problems import InvalidInput
-from shared.schemas.base import Contract
 from shared.schemas.designs import MOST_VALUES, ChosenValue, Design, DesignKind
-from shared.schemas.diffusion import SEVERITIES
 from shared.schemas.jobs import JobSpec
 from shared.schemas.plans import PlannedRenderings
-
-_REGIONS = 2  # that edits of one image are controlled by
-_CHOOSING = DillemaParameters | LanceParameters | InstructParameters  # methods that choose their changes
 
 
 def with_design(plan: Plan, spec: JobSpec, usual: Sequence[ChosenValue], images: int) -> Plan:
@@ -61,8 +45,7 @@ def with_design(plan: Plan, spec: JobSpec, usual: Sequence[ChosenValue], images:
 
 def values_of(method: JobMethod) -> list[ChosenValue]:
     """The values that a method changes every source image to; empty if it takes none."""
-    parameters = method.parameters
-    return [*parameters.values] if isinstance(parameters, _CHOOSING) else []
+    return [*method.parameters.changes().values]
 
 
 def design_of(kind: DesignKind, budget: int | None, methods: Sequence[JobMethod]) -> Design:
@@ -74,22 +57,15 @@ def design_of(kind: DesignKind, budget: int | None, methods: Sequence[JobMethod]
 
 
 def _method(method: JobMethod, spec: JobSpec, usual: Sequence[ChosenValue], images: int) -> JobMethod:
-    parameters = method.parameters
-    if isinstance(parameters, LanceRParameters):
-        raise InvalidInput("lance-r draws its words by chance, so it cannot be balanced; leave it out of `methods`")
-    by_user = isinstance(parameters, InstructParameters) and parameters.instructions  # the same for all images
-    if isinstance(parameters, _CHOOSING) and not by_user:
-        if isinstance(parameters, DillemaParameters) and parameters.several_changes:
-            raise InvalidInput(
-                "a design with chosen values makes one change each: set same_caption to false and "
-                "edits_per_counterfactual to 1 in the parameters of dillema"
-            )
-        factors = parameters.factors or FACTORS
-        if values := spec.values or parameters.values:
-            method = with_values(method, _own_values(method.name, values, factors))
+    changes = method.parameters.changes()
+    if changes.refusal:
+        raise InvalidInput(changes.refusal)
+    if changes.most:
+        if values := spec.values or changes.values:
+            method = with_values(method, _own_values(method.name, values, changes.factors))
         else:
-            most = parameters.counterfactuals_per_image if spec.design == "balanced" else MOST_VALUES
-            of_factors = [chosen for chosen in usual if chosen.factor in factors][:most]
+            most = changes.most if spec.design == "balanced" else MOST_VALUES
+            of_factors = [chosen for chosen in usual if chosen.factor in changes.factors][:most]
             method = with_values(method, _affordable(method, of_factors, spec.budget, images))
     if _exceeds(method, spec.budget, images):
         raise InvalidInput(
@@ -137,55 +113,4 @@ def _exceeds(method: JobMethod, budget: int | None, images: int) -> bool:
 
 def planned_renderings(methods: Sequence[JobMethod], images: int) -> list[PlannedRenderings]:
     """The maximum number of renderings of each method for `images` source images; every attempt of a sweep counts."""
-    plans = []
-    for method in methods:
-        parameters = method.parameters
-        if isinstance(parameters, DosesParameters):
-            plans.append(_of_doses(method.name, parameters))
-            continue
-        edits, null_arms = _of_image(parameters)
-        shams = isinstance(parameters, ParaphraseParameters) and parameters.reference == "sham"
-        plans.append(
-            PlannedRenderings(
-                method=method.name,
-                edits=images * edits,
-                null_arms=images * null_arms,
-                sham_arms=images * null_arms * shams,
-            )
-        )
-    return plans
-
-
-def _of_doses(name: str, parameters: DosesParameters) -> PlannedRenderings:
-    """The renderings of method `doses`, whose parameters list its edits one by one."""
-    edits, doses = len(parameters.edits), len(parameters.doses)
-    editor = parameters.editor_parameters
-    shams = isinstance(editor, ParaphraseParameters) and editor.reference == "sham"
-    every = edits * (doses + 1)  # each edit at each dose, and undone
-    return PlannedRenderings(method=name, edits=every, null_arms=every, sham_arms=edits * doses * shams)
-
-
-def _of_image(parameters: Contract) -> tuple[int, int]:
-    """Edits and null arms of one source image."""
-    if isinstance(parameters, LanceRParameters):
-        return _swept(parameters, parameters.counterfactuals_per_image)
-    if isinstance(parameters, LanceParameters):
-        return _swept(parameters, len(parameters.values) or parameters.counterfactuals_per_image)
-    if isinstance(parameters, DillemaParameters):
-        edits = len(parameters.values) or parameters.counterfactuals_per_image
-        seeds = 1 if parameters.values else parameters.seeds_per_edit
-        return edits * seeds, seeds * (min(edits, _REGIONS) if parameters.same_seed else edits)
-    if isinstance(parameters, ShiftsParameters):
-        return len(parameters.shifts), 1
-    if isinstance(parameters, InstructParameters):
-        return parameters.edits * parameters.seeds_per_edit, parameters.seeds_per_edit
-    if isinstance(parameters, CorruptionsParameters):
-        return len(parameters.corruptions) * len(SEVERITIES), 1
-    if isinstance(parameters, ComposeParameters):
-        return parameters.edits, 1
-    return 1, 0
-
-
-def _swept(parameters: SweepParameters, edits: int) -> tuple[int, int]:
-    fractions = len(set(parameters.self_fractions))
-    return edits * fractions, min(edits, fractions)
+    return [PlannedRenderings(method=method.name, **method.parameters.plan(images)._asdict()) for method in methods]

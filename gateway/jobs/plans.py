@@ -21,10 +21,10 @@ from gateway.jobs.sequences import (
 )
 from gateway.kinds import checks_elsewhere
 from gateway.methods import METHODS, JobMethod
-from gateway.methods.check_parameters import CheckParameters
 from gateway.methods.checks import LABEL, LIMITS, RECAPTION, RENDERED_CHECKS, effective_thresholds, factors_off
 from gateway.methods.controlled import ControlledParameters
 from gateway.methods.counterfactual import FACTORS, Thresholds
+from gateway.methods.validity import CheckParameters
 from shared.schemas.base import Kind
 from shared.schemas.designs import DesignKind
 from shared.schemas.jobs import ImageFailure

@@ -13,20 +13,11 @@ from gateway.analysis.limits import LEAST_SOURCES
 from gateway.analysis.power import ACCURACY, POWER, detectable_drop, sources_needed
 from gateway.kinds import KINDS
 from gateway.methods import JobMethod
-from gateway.methods.compose import ComposeParameters
-from gateway.methods.corruptions import CorruptionsParameters
-from gateway.methods.dillema import DillemaParameters
-from gateway.methods.doses import DosesParameters
-from gateway.methods.instruct import InstructParameters
-from gateway.methods.lance import LanceParameters
-from gateway.methods.shifts import ShiftsParameters
-from shared.schemas.base import Contract, Kind
+from shared.schemas.base import Kind
 from shared.schemas.designs import DesignKind
-from shared.schemas.diffusion import SEVERITIES
 from shared.schemas.plans import DetectableDrop, ImagesNeeded, Sensitivity, Unit
 
 DROPS = (0.5, 0.25, 0.1)  # the images needed for these are in every plan
-DEFAULT_EDITS = 4  # of an image, where a method's parameters do not say
 GOAL = 0.1  # each class's sentence says how many images detect this drop
 
 
@@ -86,7 +77,7 @@ def sensitivity_of(
         whole[key] += 1
         for label in image.truths:
             by_class[label][key] += 1
-    edits = max((_edits(method.parameters) for method in methods), default=1)
+    edits = max((method.parameters.cells() for method in methods), default=1)
     sizes = {label: list(groups.values()) for label, groups in sorted(by_class.items())}
     unit: Unit = "group" if max(whole.values(), default=0) > 1 else "image"
     seeds = max((getattr(method.parameters, "seeds_per_edit", 1) for method in methods), default=1)
@@ -166,22 +157,3 @@ def _class(label: str, sizes: Sequence[int], family: int, conditions: Conditions
 
 def _count_text(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def _edits(parameters: Contract) -> int:
-    """How many changes of one image a method proposes."""
-    match parameters:
-        case CorruptionsParameters(corruptions=corruptions):  # each has one cell (*to* it) where others have two
-            return -(-len(corruptions) * len(SEVERITIES) // 2)
-        case ComposeParameters(edits=edits) | InstructParameters(edits=edits):
-            return edits
-        case ShiftsParameters(shifts=shifts):
-            return len(shifts)
-        case DosesParameters(doses=doses):  # at each dose, and undone
-            return len(doses) + 1
-        case DillemaParameters(values=[_, *_] as values) | LanceParameters(values=[_, *_] as values):
-            return len(values)
-        case DillemaParameters(counterfactuals_per_image=counterfactuals, edits_per_counterfactual=edits):
-            return counterfactuals * edits
-        case _:
-            return int(getattr(parameters, "counterfactuals_per_image", DEFAULT_EDITS))

@@ -26,7 +26,7 @@ from gateway.jobs.plans import PlannedJob, describe_plan
 from gateway.jobs.rounds import planned_rounds
 from gateway.jobs.sequences import PlannedImage
 from gateway.kinds import KINDS
-from gateway.methods.compose import Background
+from gateway.methods.counterfactual import Background
 from gateway.models_under_test import models
 from gateway.storage import images
 from shared.problems import InvalidInput

@@ -25,7 +25,9 @@ from gateway.analysis.originals import JudgedOriginals, judge_originals
 from gateway.kinds.originals import check_one_class, exchange_in_words, exchanges
 from gateway.kinds.rows import CompletePair, PhraseColumns, PhrasePairs, PredictionRow, SourceNumbers, labels
 from gateway.kinds.task_kind import TOP, Fields, KindRows, Measurement, Scored, TaskKind
+from gateway.methods import METHODS
 from gateway.methods.checks import LABEL
+from gateway.methods.doses import DOSES
 from shared.endpoints import Services
 from shared.schemas.base import ImagePayload
 from shared.schemas.effects import Rate
@@ -323,11 +325,11 @@ def _counted(outcomes: Outcomes) -> Integers:
 def _figures(rows: KindRows, of: Measurement) -> Fields:
     outcomes = rows.scores
     assert isinstance(outcomes, Outcomes)
-    nested = None if of.method == "doses" else nested_differences(outcomes)  # doses of an edit are not its seeds
+    nested = None if of.method == DOSES else nested_differences(outcomes)  # doses of an edit are not its seeds
     return {
         "metrics": paper_metrics(outcomes, rows.originals, derive_seed(of.seed, "metrics")),
         "confusion": class_confusion(rows, outcomes),
-        "failure_points": failure_points(outcomes) if of.method == "corruptions" else [],
+        "failure_points": failure_points(outcomes) if METHODS[of.method].severities else [],
         "variance": None if nested is None else variance_components(nested, of.cost, derive_seed(of.seed, "variance")),
     }
 

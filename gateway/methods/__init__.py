@@ -6,12 +6,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Literal
 
 from pydantic import ConfigDict, JsonValue, ValidationError
 
 from gateway.methods import compose, corruptions, dillema, doses, instruct, lance, lance_r, reconstruction, shifts
-from gateway.methods.check_parameters import CheckParameters
 from gateway.methods.checks import (
     EDITED_CHECKS,
     LABEL_CHECK,
@@ -20,11 +18,11 @@ from gateway.methods.checks import (
     UNCALIBRATED_EDITED,
     WORD_CHECKS,
 )
-from gateway.methods.counterfactual import Method, Thresholds
+from gateway.methods.counterfactual import Confirming, Method, MethodParameters, Thresholds
 from gateway.methods.inverted import InversionParameters
 from gateway.methods.paraphrase import revision_with_paraphrase
+from gateway.methods.validity import CheckParameters
 from shared.problems import NotFound
-from shared.schemas.base import Contract
 from shared.schemas.exports import DigitalSource
 from shared.schemas.jobs import MethodChoice
 from shared.schemas.reviews import ConfirmingMethod
@@ -40,33 +38,39 @@ class MethodSpec:
 
     `digital_source`: IPTC's term for how its images come to be, which their files carry (`shared.xmp`); read it from
     `JobMethod`, since that of doses depends on their parameters.
-    `needs`: optional weights that it requires, by their names in the profile. `checked`: whether its images are
+    `needs`: optional weights that it requires, by their tables in the profile. `checked`: whether its images are
     checked, so that the errors of the checks count. `checks` judge them, in order, each at a threshold of the profile
     or of `default_thresholds`; a check without either only scores. A profile without thresholds for `needs_thresholds`
     refuses the method. `confirmed_by`: the method whose editor is unrelated to its own, and which therefore tests its
-    findings again. `listed`: whether users choose it for their jobs. `null_arm` says what its null arms are.
+    findings again; `confirming`: how it tests those of others. `listed`: whether users choose it for their jobs.
+    `clustered`: whether its changes vary enough to be clustered; other methods repeat a list. `severities`: whether its
+    values end with a severity, which is their dose. `null_arm` says what its null arms are.
     """
 
     function: Method
-    parameters: type[Contract]
+    parameters: type[MethodParameters]
     title: str
     paper: str
     summary: str
     revision: str
     null_arm: str = NULL_ARM
-    needs: tuple[Literal["text_embedder", "masked_words", "instruct"], ...] = ()
+    needs: tuple[str, ...] = ()
     checked: bool = True
     checks: tuple[str, ...] = RENDERED_CHECKS
     default_thresholds: Thresholds = field(default_factory=dict)
     needs_thresholds: tuple[str, ...] = ()
     digital_source: DigitalSource = GENERATED
     confirmed_by: ConfirmingMethod | None = None
+    confirming: Confirming | None = None
     listed: bool = True
+    clustered: bool = False
+    severities: bool = False
 
 
 METHODS: dict[str, MethodSpec] = {
     "dillema": MethodSpec(
         function=dillema.dillema,
+        clustered=True,
         parameters=dillema.DillemaParameters,
         title="DILLEMA",
         paper="https://arxiv.org/abs/2502.04378",
@@ -75,9 +79,11 @@ METHODS: dict[str, MethodSpec] = {
         revision=dillema.REVISION,
         null_arm="rendered with the same seed and control, caption unchanged",
         confirmed_by="shifts",
+        confirming=dillema.CONFIRMING,
     ),
     "lance": MethodSpec(
         function=lance.lance,
+        clustered=True,
         parameters=lance.LanceParameters,
         title="LANCE",
         paper="https://arxiv.org/abs/2305.19164",
@@ -85,7 +91,7 @@ METHODS: dict[str, MethodSpec] = {
         "and prompt-to-prompt; the best of a sweep is kept.",
         revision=lance.REVISION,
         null_arm=_SAME_CAPTION,
-        needs=("text_embedder",),
+        needs=("evaluator.text_embedder",),
         checks=EDITED_CHECKS,
         default_thresholds=UNCALIBRATED_EDITED,
         needs_thresholds=LANCE_CHECKS,
@@ -94,6 +100,7 @@ METHODS: dict[str, MethodSpec] = {
     ),
     "lance-r": MethodSpec(
         function=lance_r.lance_r,
+        clustered=True,
         parameters=lance_r.LanceRParameters,
         title="LANCE-R",
         paper="https://arxiv.org/abs/2305.19164",
@@ -101,7 +108,7 @@ METHODS: dict[str, MethodSpec] = {
         "model, made in the image as LANCE makes its edits.",
         revision=lance_r.REVISION,
         null_arm=_SAME_CAPTION,
-        needs=("masked_words",),
+        needs=("language.masked_words",),
         checks=WORD_CHECKS,
         default_thresholds=UNCALIBRATED_EDITED,
         needs_thresholds=LANCE_CHECKS,
@@ -121,6 +128,7 @@ METHODS: dict[str, MethodSpec] = {
     ),
     "shifts": MethodSpec(
         function=shifts.shifts,
+        confirming=shifts.CONFIRMING,
         parameters=shifts.ShiftsParameters,
         title="Shifts",
         paper="https://arxiv.org/abs/2208.01626",
@@ -140,7 +148,7 @@ METHODS: dict[str, MethodSpec] = {
         "image editor.",
         revision=instruct.REVISION,
         null_arm="edited under the same seed by an instruction that changes nothing",
-        needs=("instruct",),
+        needs=("diffusion.instruct",),
         checks=EDITED_CHECKS,
         default_thresholds=UNCALIBRATED_EDITED,
         digital_source="compositeWithTrainedAlgorithmicMedia",
@@ -148,6 +156,7 @@ METHODS: dict[str, MethodSpec] = {
     ),
     "corruptions": MethodSpec(
         function=corruptions.corruptions,
+        severities=True,
         parameters=corruptions.CorruptionsParameters,
         title="Corruptions",
         paper="https://arxiv.org/abs/1903.12261",
@@ -170,7 +179,7 @@ METHODS: dict[str, MethodSpec] = {
         checks=LABEL_CHECK,
         digital_source="composite",
     ),
-    "doses": MethodSpec(
+    doses.DOSES: MethodSpec(
         function=doses.doses,
         parameters=doses.DosesParameters,
         title="Doses",
@@ -189,7 +198,14 @@ def confirming_method(name: str) -> ConfirmingMethod | None:
     return METHODS[name].confirmed_by if name in METHODS else None
 
 
-class UnreadableParameters(Contract):
+def confirming(name: str) -> Confirming:
+    """How a method tests findings of others again."""
+    how = METHODS[name].confirming
+    assert how is not None, "each method that a client may name here says how"
+    return how
+
+
+class UnreadableParameters(MethodParameters):
     """Stored parameters that this version cannot read: free JSON, which is displayed but cannot be run."""
 
     model_config = ConfigDict(extra="allow")
@@ -204,7 +220,7 @@ class JobMethod:
     """
 
     name: str
-    parameters: Contract
+    parameters: MethodParameters
 
     @property
     def spec(self) -> MethodSpec:
@@ -248,7 +264,8 @@ class JobMethod:
     @property
     def backgrounds(self) -> list[str]:
         """The digests of the images and masks that its parameters name as backgrounds."""
-        return self.parameters.digests if isinstance(self.parameters, compose.ComposeParameters) else []
+        own = self.parameters.own_backgrounds() or ()
+        return list(dict.fromkeys(digest for named in own for digest in (named.digest, named.mask) if digest))
 
     def choice(self) -> MethodChoice:
         """The method as requests and replies have it, with parameters in JSON."""
@@ -261,7 +278,7 @@ def read_method(name: str, parameters: Mapping[str, JsonValue]) -> JobMethod:
 
 
 @lru_cache(maxsize=256)
-def _validate(name: str, parameters: str) -> Contract:
+def _validate(name: str, parameters: str) -> MethodParameters:
     try:
         return METHODS[name].parameters.model_validate_json(parameters)
     except (KeyError, ValidationError):

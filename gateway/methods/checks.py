@@ -33,7 +33,7 @@ from gateway.methods.counterfactual import (
     Thresholds,
     Verdict,
 )
-from gateway.methods.image_scores import Embed, ImageVectors, Vector, embed_images, label_set
+from gateway.methods.image_scores import ImageVectors, Vector, embed_images, label_set
 from gateway.methods.words import in_captions, names_class
 from shared.endpoints import Services
 from shared.schemas.base import ImagePayload
@@ -164,121 +164,89 @@ def _label_lost(scores: Scores, lowest: float) -> str:
     return f"another class is more probable than the ground truth, which has a probability of {scores['label']:.0%}"
 
 
-# In the order of the columns of a model of validity.
-CHECKS: dict[str, Check] = {
-    check.name: check
-    for check in (
-        Check(  # the source's edges are there in the region that must stay
-            name="structure",
-            scores=lambda measured: {} if measured.agreement is None else {"structure": measured.agreement},
-            refusal="the image keeps only {score:.0%} of the outlines that must stay; expected at least {lowest:.0%}",
-            lowest=0.0,
-            arms=True,
+_CHECKS = (  # in the order of the columns of a model of validity
+    Check(  # the source's edges are there in the region that must stay
+        "structure",
+        lambda measured: {} if measured.agreement is None else {"structure": measured.agreement},
+        "the image keeps only {score:.0%} of the outlines that must stay; expected at least {lowest:.0%}",
+        lowest=0.0, arms=True,
+    ),
+    Check(  # zero-shot, the scorer names the ground truth; off at a threshold below 0 only
+        LABEL, _of_vectors(_label),
+        "the ground truth has a probability of only {score:.0%}; expected at least {lowest:.0%}",
+        lost=_label_lost, lowest=math.nextafter(0.0, -1.0), arms=True, of_scorer=True,
+    ),
+    Check(  # the image is closer to the new caption than to the old one; the gain: by how much more than the source
+        "caption",
+        _of_captions(
+            lambda vectors, old, new: {
+                "caption": float(vectors.image @ (new - old)),
+                "caption_gain": float((vectors.image - vectors.source) @ (new - old)),
+            }
         ),
-        Check(  # zero-shot, the scorer names the ground truth; off at a threshold below 0 only
-            name=LABEL,
-            scores=_of_vectors(_label),
-            refusal="the ground truth has a probability of only {score:.0%}; expected at least {lowest:.0%}",
-            lost=_label_lost,
-            lowest=math.nextafter(0.0, -1.0),  # it refuses by rank at 0, too
-            arms=True,
-            of_scorer=True,
+        "the image is not closer to the new caption than to the old one: margin {score:.3f}; "
+        "expected at least {lowest:.3f}",
+        lowest=-2.0, of_scorer=True, more_signals=("caption_gain",),
+    ),
+    Check(  # φ: cosine of (image - source) and (new caption - old caption)
+        DIRECTION, _of_captions(_direction),
+        "the image did not change as the caption did: φ = {score:.3f}; expected at least {lowest:.3f}",
+        lowest=-1.0, of_scorer=True,
+        unmade=Verdict(False, "no change", "the scorer sees no difference in the image or in the caption"),
+    ),
+    Check(  # the image fits the new caption about as well as the source its own; falls if more changes
+        "fit",
+        _of_captions(lambda vectors, old, new: {"fit": float(vectors.image @ new - vectors.source @ old)}),
+        "the image fits its caption less well than the source fits its own: {score:.3f}; "
+        "expected at least {lowest:.3f}",
+        lowest=-2.0, of_scorer=True,
+    ),
+    Check(  # cosine of image and source image
+        LIKENESS, _of_vectors(lambda vectors: {LIKENESS: float(vectors.image @ vectors.source)}),
+        "the image is too unlike the source: cosine {score:.3f}; expected at least {lowest:.3f}",
+        lowest=-1.0, arms=True, of_scorer=True,
+    ),
+    Check(  # cosine of image and new caption
+        "match", _of_captions(lambda vectors, old, new: {"match": float(vectors.image @ new)}),
+        "the image does not match the new caption: cosine {score:.3f}; expected at least {lowest:.3f}",
+        lowest=-1.0, of_scorer=True,
+    ),
+    Check(  # the image is closer to the new phrase than to the old one, least over the changes
+        WORD,
+        _of_vectors(
+            lambda vectors: {WORD: min(float(vectors.image @ (new - old)) for old, new in vectors.words)}
+            if vectors.words
+            else {}
         ),
-        Check(  # closer to the new caption than to the old one; gain: by how much more than the source
-            name="caption",
-            scores=_of_captions(
-                lambda vectors, old, new: {
-                    "caption": float(vectors.image @ (new - old)),
-                    "caption_gain": float((vectors.image - vectors.source) @ (new - old)),
-                }
-            ),
-            refusal="the image is not closer to the new caption than to the old one: margin {score:.3f}; "
-            "expected at least {lowest:.3f}",
-            lowest=-2.0,
-            of_scorer=True,
-            more_signals=("caption_gain",),
-        ),
-        Check(  # φ: cosine of (image - source) and (new caption - old caption)
-            name=DIRECTION,
-            scores=_of_captions(_direction),
-            refusal="the image did not change as the caption did: φ = {score:.3f}; expected at least {lowest:.3f}",
-            lowest=-1.0,
-            of_scorer=True,
-            unmade=Verdict(False, "no change", "the scorer sees no difference in the image or in the caption"),
-        ),
-        Check(  # fits the new caption about as well as the source its own; falls if more than the edit changes
-            name="fit",
-            scores=_of_captions(lambda vectors, old, new: {"fit": float(vectors.image @ new - vectors.source @ old)}),
-            refusal="the image fits its caption less well than the source fits its own: {score:.3f}; "
-            "expected at least {lowest:.3f}",
-            lowest=-2.0,
-            of_scorer=True,
-        ),
-        Check(  # cosine of image and source image
-            name=LIKENESS,
-            scores=_of_vectors(lambda vectors: {LIKENESS: float(vectors.image @ vectors.source)}),
-            refusal="the image is too unlike the source: cosine {score:.3f}; expected at least {lowest:.3f}",
-            lowest=-1.0,
-            arms=True,
-            of_scorer=True,
-        ),
-        Check(  # cosine of image and new caption
-            name="match",
-            scores=_of_captions(lambda vectors, old, new: {"match": float(vectors.image @ new)}),
-            refusal="the image does not match the new caption: cosine {score:.3f}; expected at least {lowest:.3f}",
-            lowest=-1.0,
-            of_scorer=True,
-        ),
-        Check(  # the image is closer to the new phrase than to the old one, least over the changes
-            name=WORD,
-            scores=_of_vectors(
-                lambda vectors: (
-                    {WORD: min(float(vectors.image @ (new - old)) for old, new in vectors.words)}
-                    if vectors.words
-                    else {}
-                )
-            ),
-            refusal="the image is not closer to the new word than to the old one: margin {score:.3f}; "
-            "expected at least {lowest:.3f}",
-            lowest=-2.0,
-            of_scorer=True,
-        ),
-        Check(  # mean over classes: the segmenter's IoU with the mask, divided by that in the source, at most 1
-            name=SHAPES,
-            scores=_of_shapes(lambda seen: {SHAPES: float(np.mean(seen.classes))} if seen.classes else {}),
-            refusal="a segmenter finds the classes of the mask {score:.0%} as well as in the source; "
-            "expected at least {lowest:.0%}",
-            lowest=0.0,
-            arms=True,
-        ),
-        Check(  # the share of the things that the segmenter finds in the source that it also finds in the image
-            name=THINGS,
-            scores=_of_shapes(
-                lambda seen: {"things": float(np.mean(np.asarray(seen.things) >= THING_IOU))} if seen.things else {}
-            ),
-            refusal="{score:.0%} of the things that a segmenter finds in the source kept their places; "
-            "expected at least {lowest:.0%}",
-            lowest=0.0,
-            arms=True,
-        ),
-        Check(  # if the job sets it: a new caption names the classes that a caption of the source names
-            name=RECAPTION,
-            scores=lambda measured: {RECAPTION: measured.caption.named} if measured.caption else {},
-            refusal="its new caption names {score:.0%} of what a caption of the source names; "
-            "expected at least {lowest:.0%}",
-            lowest=0.0,
-            arms=True,
-            limit=1.0,
-            fitted=False,
-        ),
-        Check(  # all scores of an edit together, weighed by a calibrated model (`validity.py`)
-            name=VALIDITY,
-            scores=lambda measured: {},
-            refusal="the probability that the image is valid is only {score:.0%}; expected at least {lowest:.0%}",
-            lowest=0.0,
-        ),
-    )
-}
+        "the image is not closer to the new word than to the old one: margin {score:.3f}; "
+        "expected at least {lowest:.3f}",
+        lowest=-2.0, of_scorer=True,
+    ),
+    Check(  # mean over classes: the segmenter's IoU with the mask, divided by that in the source, at most 1
+        SHAPES, _of_shapes(lambda seen: {SHAPES: float(np.mean(seen.classes))} if seen.classes else {}),
+        "a segmenter finds the classes of the mask {score:.0%} as well as in the source; "
+        "expected at least {lowest:.0%}",
+        lowest=0.0, arms=True,
+    ),
+    Check(  # the share of the things that the segmenter finds in the source that it also finds in the image
+        THINGS,
+        _of_shapes(lambda seen: {THINGS: float(np.mean(np.array(seen.things) >= THING_IOU))} if seen.things else {}),
+        "{score:.0%} of the things that a segmenter finds in the source kept their places; "
+        "expected at least {lowest:.0%}",
+        lowest=0.0, arms=True,
+    ),
+    Check(  # if the job sets it: a new caption names the classes that a caption of the source names
+        RECAPTION, lambda measured: {RECAPTION: measured.caption.named} if measured.caption else {},
+        "its new caption names {score:.0%} of what a caption of the source names; expected at least {lowest:.0%}",
+        lowest=0.0, arms=True, limit=1.0, fitted=False,
+    ),
+    Check(  # all scores of an edit together, weighed by a calibrated model (`validity.py`)
+        VALIDITY, lambda measured: {},
+        "the probability that the image is valid is only {score:.0%}; expected at least {lowest:.0%}",
+        lowest=0.0,
+    ),
+)  # fmt: skip
+CHECKS: dict[str, Check] = {check.name: check for check in _CHECKS}
 # The checks of newly rendered images, and those of images edited in place, in the order in which they judge.
 RENDERED_CHECKS: tuple[ImageCheck, ...] = ("structure", "caption", "label", "recaption", "shapes", "things", "fit")
 EDITED_CHECKS: tuple[ImageCheck, ...] = (
@@ -341,24 +309,6 @@ def recaption_images(
     return [NewCaption(caption, named_share(caption, labels)) for caption in new_captions(services, images)]
 
 
-def score_images(
-    embed: Embed,
-    source: MethodImage,
-    task: TaskDescription,
-    images: Sequence[ImagePayload],
-    edits: Sequence[Edit | None],
-    *,
-    words: bool,
-) -> list[Scores]:
-    """The scores of images of one source by the scorer that `embed` calls.
-
-    `edits` has the edit of each image in order, None for a null arm. A null arm has `likeness` and the scores of the
-    label only. The latter need a ground truth and a label set.
-    """
-    embedded = embed_images(embed, source, task, images, edits, words=words)
-    return [ImageSignals(vectors=vectors).scores() for vectors in embedded]
-
-
 class Rendered(Protocol):
     """The reply of an editor: images of one source (None: not finite), and the mask of what must stay in it."""
 
@@ -408,45 +358,26 @@ def check_images(
     finite = [(image, edit) for image, edit in zip(reply.images, edits, strict=True) if image is not None]
     if not finite:
         return [(NOT_FINITE, {})] * len(edits)
-    pictures = Pictures([image for image, _ in finite], reply.keep_mask)
-    checked = iter(
-        _check_finite(
-            services, source, task, pictures, [edit for _, edit in finite], thresholds, checks, recaption, second
-        )
-    )
-    return [(NOT_FINITE, {}) if image is None else next(checked) for image in reply.images]
-
-
-def _check_finite(
-    services: Services,
-    source: MethodImage,
-    task: TaskDescription,
-    reply: Pictures,
-    edits: Sequence[Edit | None],
-    thresholds: Thresholds,
-    checks: Sequence[str],
-    recaption: bool,
-    second: Thresholds | None,
-) -> list[tuple[Verdict, Scores]]:
-    agreements = services.structure(StructureRequest(source=source.image, images=reply.images, mask=reply.keep_mask))
+    images, of_images = [image for image, _ in finite], [edit for _, edit in finite]
+    agreements = services.structure(StructureRequest(source=source.image, images=images, mask=reply.keep_mask))
     words = WORD in checks
-    vectors = embed_images(services.embed, source, task, reply.images, edits, words=words)
-    second_scores: Sequence[Scores | None] = [None] * len(edits)
+    vectors = embed_images(services.embed, source, task, images, of_images, words=words)
+    second_vectors: Sequence[ImageVectors | None] = [None] * len(images)
     if second:
-        second_scores = score_images(services.second_embed, source, task, reply.images, edits, words=words)
-    shapes = find_shapes(services, source, task, reply.images)
-    captions = recaption_images(services, source, task, reply.images) if recaption else [None] * len(reply.images)
-    parts = zip(agreements.agreements, vectors, shapes, captions, strict=True)
-    measured = [ImageSignals(*part) for part in parts]
+        second_vectors = embed_images(services.second_embed, source, task, images, of_images, words=words)
+    shapes = find_shapes(services, source, task, images)
+    captions = recaption_images(services, source, task, images) if recaption else [None] * len(images)
+    measured = [ImageSignals(*parts) for parts in zip(agreements.agreements, vectors, shapes, captions, strict=True)]
     judged, limits = [], {**LIMITS, **thresholds}
-    for edit, of_image, scored_again in zip(edits, measured, second_scores, strict=True):
+    for edit, of_image, embedded_again in zip(of_images, measured, second_vectors, strict=True):
         scores = of_image.scores()
-        if second and scored_again is not None:
+        if second and embedded_again:
             of_arm = checks if edit and edit.changes else _of_arms(checks)
-            scores = with_second(scores, scored_again, edit, limits, second, of_arm)
+            scores = with_second(scores, ImageSignals(vectors=embedded_again).scores(), edit, limits, second, of_arm)
         verdict = ACCEPTED if edit is None or not edit.changes else judge(scores, edit, limits, checks)
         judged.append((_with_new_caption(verdict, of_image.caption), scores))
-    return judged
+    checked = iter(judged)
+    return [(NOT_FINITE, {}) if image is None else next(checked) for image in reply.images]
 
 
 def _with_new_caption(verdict: Verdict, new: NewCaption | None) -> Verdict:

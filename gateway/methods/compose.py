@@ -23,39 +23,41 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, JsonValue, model_validator
 
 from gateway.methods.arms import RenderedArm, compare_arms, rows
-from gateway.methods.checks import LABEL, LABEL_CHECK, RENDERED_CHECKS, judge, score_images, skipped_checks
+from gateway.methods.checks import LABEL, LABEL_CHECK, RENDERED_CHECKS, ImageSignals, judge, skipped_checks
 from gateway.methods.counterfactual import (
     ACCEPTED,
+    UNKNOWN,
+    Background,
     Change,
     Edit,
     Exchange,
     Lineage,
     MethodCounterfactual,
     MethodImage,
+    MethodParameters,
     Scores,
     TaskDescription,
     Thresholds,
     Verdict,
+    scene_of,
 )
 from gateway.methods.dillema import KEYWORDS, keyword_messages, keyword_schema
+from gateway.methods.image_scores import embed_images
 from gateway.methods.questions import InvalidReply, ask
 from gateway.methods.schedule import Inputs, Proposal, accepted_edits
 from gateway.methods.text_checks import check_keyword
 from shared.characters import visible
 from shared.chunks import chunks
 from shared.endpoints import Services
-from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, Contract, ImagePayload
+from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, ImagePayload
 from shared.schemas.caption import CaptionRequest
 from shared.schemas.diffusion import MOST_BACKGROUNDS, ComposeRequest, Composition, Place, Scale
-from shared.schemas.jobs import Digest
-from shared.schemas.masks import Label
 
-UNKNOWN = "another background"  # the value of an unknown background
 MOST_PHRASES = 6
 # A photograph of a place alone has the place as its subject.
 _FACTORS = ("background", "weather", "subject", "object", "other", "domain", "adjective")
@@ -219,9 +221,9 @@ def check_label(
         no_edits = [None] * len(images)
         embed = inputs.services.embed
         scores = [
-            score
+            ImageSignals(vectors=vectors).scores()
             for chunk in chunks(images, MAX_IMAGES_PER_MESSAGE - 1)
-            for score in score_images(embed, inputs.image, inputs.task, chunk, no_edits[: len(chunk)], words=False)
+            for vectors in embed_images(embed, inputs.image, inputs.task, chunk, no_edits[: len(chunk)], words=False)
         ]
     arms = []
     for place, (outcome, score) in enumerate(zip(outcomes, scores, strict=True)):
@@ -252,25 +254,7 @@ def _background_change(value: str) -> Change:
 REVISION = "1"  # raise it whenever the same replies would give other counterfactuals
 
 
-def scene_of(label: str) -> str:
-    """The value of a background that comes from an image of this class."""
-    return f"{label} scene"
-
-
-class Background(Contract):
-    """An image whose background is used, by digest, and what to call it. `clear`: remove its own objects first.
-
-    Without a `value`, it is taken from the image's caption.
-    `mask`: the digest of the mask of its objects (not 0); without one, the profile's segmenter detects them.
-    """
-
-    digest: Digest
-    value: Label | Literal[""] = ""
-    clear: bool = False
-    mask: Digest | None = None
-
-
-class ComposeParameters(Contract):
+class ComposeParameters(MethodParameters):
     """What a job may choose about compositions."""
 
     backgrounds: Annotated[
@@ -305,20 +289,27 @@ class ComposeParameters(Contract):
         """The threshold of the check `label`; empty if it is not checked."""
         return {} if self.label_threshold is None else {LABEL: {"default": self.label_threshold}}
 
-    @property
-    def edits(self) -> int:
-        """The most edits of one source image."""
+    def renderings(self) -> tuple[int, int]:
+        return self.cells(), 1
+
+    def cells(self) -> int:
         return self.backgrounds_per_image + len(self.scales) + len(self.places) + self.mirrored
 
-    @property
-    def digests(self) -> list[str]:
-        """The images and masks that the backgrounds name, each once."""
-        named = [digest for chosen in self.backgrounds for digest in (chosen.digest, chosen.mask)]
-        return list(dict.fromkeys(digest for digest in named if digest is not None))
+    def objects(self) -> Literal["", "moved", "kept"]:
+        return "moved"
+
+    def own_backgrounds(self) -> tuple[Background, ...] | None:
+        return self.backgrounds if self.backgrounds_per_image else None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_unused_backgrounds(cls, value: Any) -> Any:
+        unused = isinstance(value, dict) and value.get("backgrounds_per_image") == 0
+        return {**value, "backgrounds": ()} if unused else value
 
     @model_validator(mode="after")
     def _changes_something(self) -> Self:
-        if not self.edits:
+        if not self.cells():
             raise ValueError("there is nothing to compose; choose backgrounds_per_image, scales, places or mirrored")
         if 1.0 in self.scales:
             raise ValueError("scales has 1, which changes nothing; leave it out")

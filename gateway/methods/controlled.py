@@ -23,13 +23,15 @@ from typing import Annotated, NamedTuple, Self
 from pydantic import Field, model_validator
 
 from gateway.methods.arms import ComparedArms, RenderedArm, compare_arms
-from gateway.methods.check_parameters import CheckParameters
 from gateway.methods.checks import check_images
 from gateway.methods.counterfactual import ACCEPTED, Edit, Lineage, RegionOutcomeRecord, Scores, Verdict
 from gateway.methods.paraphrase import ParaphraseParameters, Reference, paraphrase, sham_arms
 from gateway.methods.schedule import Inputs, Proposal, accepted_proposals
-from gateway.methods.validity import judge_validity
+from gateway.methods.validity import CheckParameters, judge_validity
 from shared.chunks import chunks
+from shared.problems import InvalidInput
+from shared.profile_diffusion import Diffusion
+from shared.profiles import Profile
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, Contract, ImagePayload
 from shared.schemas.diffusion import (
     ControlKind,
@@ -49,6 +51,7 @@ from shared.schemas.diffusion import (
     RenderRequest,
     chosen_controls,
 )
+from shared.schemas.effects import DoseParameter
 
 LEAST_CHANGE = 12.0  # grey levels: if the colour of the surroundings changed less, the light is not checked
 FAINTEST_OUTLINE = 1.0  # grey levels per pixel: fainter outlines of null arms count as this
@@ -188,6 +191,29 @@ class ControlledParameters(ParaphraseParameters, CheckParameters):
     def _each_kind_once(self) -> Self:
         chosen_controls("canny", 1.0, self.controls)
         return self
+
+    def dosed(self, parameter: DoseParameter | None, diffusion: Diffusion) -> DoseParameter | None:
+        """Few-step weights render one guidance only: at another one, other weights would."""
+        few_step = diffusion.few_step
+        fixed = few_step is not None and (self.steps, self.guidance) == (few_step.steps, few_step.guidance)
+        if fixed and parameter == "guidance":
+            raise InvalidInput("few-step weights rendered this job, and they have one guidance; dose control_scale")
+        return parameter or ("control_scale" if fixed else "guidance")
+
+    def refuse_profile(self, profile: Profile) -> str:
+        """The profile lacks a ControlNet, or the segmenter that `protect` needs."""
+        controlnets = profile.diffusion.controlnets
+        if missing := [control.kind for control in self.strengths if control.kind not in controlnets]:
+            return (
+                f"asks for control by {', '.join(missing)}; profile {profile.profile.name!r} has ControlNets for "
+                f"{', '.join(controlnets)}"
+            )
+        if self.protect and profile.diffusion.segmenter is None:
+            return (
+                f"has `protect`, which needs a segmenter, and profile {profile.profile.name!r} has none; name "
+                "[diffusion.segmenter]"
+            )
+        return ""
 
     @property
     def strengths(self) -> Controls:

@@ -15,10 +15,17 @@ from pydantic import Field, model_validator
 
 from gateway.methods.arms import RenderedArm, rows
 from gateway.methods.checks import RENDERED_CHECKS
-from gateway.methods.counterfactual import ACCEPTED, Change, Edit, MethodCounterfactual, MethodImage, TaskDescription
+from gateway.methods.counterfactual import (
+    ACCEPTED,
+    Change,
+    Edit,
+    MethodCounterfactual,
+    MethodImage,
+    MethodParameters,
+    TaskDescription,
+)
 from gateway.methods.schedule import Inputs, Proposal
 from shared.endpoints import Services
-from shared.schemas.base import Contract
 from shared.schemas.diffusion import SEVERITIES, Corruption, CorruptionKind, CorruptRequest
 from shared.seeds import derive_seed
 
@@ -72,7 +79,7 @@ REVISION = "1"  # raise it whenever the same replies would give other counterfac
 ALL: tuple[CorruptionKind, ...] = get_args(CorruptionKind)
 
 
-class CorruptionsParameters(Contract):
+class CorruptionsParameters(MethodParameters):
     """What a job may choose about corruptions."""
 
     corruptions: Annotated[
@@ -85,3 +92,10 @@ class CorruptionsParameters(Contract):
         if len(set(self.corruptions)) < len(self.corruptions):
             raise ValueError("corruptions names a corruption more than once; name each once")
         return self
+
+    def renderings(self) -> tuple[int, int]:
+        return len(self.corruptions) * len(SEVERITIES), 1
+
+    def cells(self) -> int:
+        """Half of the corrupted images: each has one cell (*to* it) where others have two."""
+        return -(-len(self.corruptions) * len(SEVERITIES) // 2)

@@ -11,16 +11,23 @@ in the same JSON column.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NotRequired, Protocol, TypedDict
+from typing import Any, Literal, NamedTuple, NotRequired, Protocol, TypedDict
 
 from pydantic import JsonValue
 
 from shared.endpoints import Services
-from shared.schemas.base import ImagePayload
+from shared.profile_diffusion import Diffusion
+from shared.profiles import Profile
+from shared.schemas.base import Contract, ImagePayload, JsonObject
 from shared.schemas.designs import FACTORS as FACTORS
+from shared.schemas.designs import ChosenValue, DesignKind
 from shared.schemas.designs import Factor as Factor
+from shared.schemas.diffusion import ControlRegion
+from shared.schemas.effects import DoseParameter
+from shared.schemas.jobs import Digest
+from shared.schemas.masks import Label
 
 
 class Exchange(TypedDict):
@@ -83,6 +90,7 @@ class Lineage(TypedDict, total=False):
     dose: DoseRecord
 
 
+DEFAULT_EDITS = 4  # of an image, where a method's parameters do not say
 Arm = Literal["edit", "null", "sham"]
 Scores = dict[str, float]  # by name; each check has its own range
 Thresholds = Mapping[str, Mapping[str, float]]  # check -> factor, or `default` for factors not listed -> lowest score
@@ -189,6 +197,114 @@ class MethodCounterfactual:
     null_check: str | None = None
     sham_ordinal: int | None = None
     sham_check: str | None = None
+
+
+class Renderings(NamedTuple):
+    """The most images that a method renders."""
+
+    edits: int
+    null_arms: int
+    sham_arms: int = 0
+
+
+class Changes(NamedTuple):
+    """What a balanced or adaptive design may choose of a method: values of these factors, `most` of them in a free one.
+
+    `values`: those that it has. `most` is 0 for a method that takes no values, because it treats all images alike.
+    `refusal`: why no design can choose its changes.
+    """
+
+    values: tuple[ChosenValue, ...] = ()
+    factors: tuple[Factor, ...] = ()
+    most: int = 0
+    refusal: str = ""
+
+
+class Background(Contract):
+    """An image whose background is used, by digest, and what to call it. `clear`: remove its own objects first.
+
+    Without a `value`, it is taken from the image's caption.
+    `mask`: the digest of the mask of its objects (not 0); without one, the profile's segmenter detects them.
+    """
+
+    digest: Digest
+    value: Label | Literal[""] = ""
+    clear: bool = False
+    mask: Digest | None = None
+
+
+UNKNOWN = "another background"  # the value of an unknown background
+
+
+def scene_of(label: str) -> str:
+    """The value of a background that comes from an image of this class."""
+    return f"{label} scene"
+
+
+class MethodParameters(Contract):
+    """A job's parameters of a method, and what all others ask of a method: they name neither it nor its fields."""
+
+    def plan(self, images: int) -> Renderings:
+        """The most images that it renders of so many source images; every attempt of a sweep counts."""
+        return Renderings(*(images * count for count in self.renderings()))
+
+    def renderings(self) -> tuple[int, int]:
+        """The most edits of one source image, and their null arms."""
+        return 1, 0
+
+    def cells(self) -> int:
+        """How many changes of one image it proposes; a change is in two cells, *to* a value and *from* one."""
+        return int(getattr(self, "counterfactuals_per_image", DEFAULT_EDITS))
+
+    def changes(self) -> Changes:
+        """What a design may choose."""
+        return Changes()
+
+    def objects(self) -> Literal["", "moved", "kept"]:
+        """What it does with the objects, if it needs their masks: it moves them, or edits all but them."""
+        return ""
+
+    def own_backgrounds(self) -> tuple[Background, ...] | None:
+        """The backgrounds that it names (none: those of the job's images); None if it uses none."""
+        return None
+
+    def dosed(self, parameter: DoseParameter | None, diffusion: Diffusion) -> DoseParameter | None:
+        """What is dosed of its edits: the parameter, or its default. None: its edits have no dose.
+
+        Raises InvalidInput for a parameter that the profile's editor does not have.
+        """
+        return None
+
+    def region_of(self, edit: Edit) -> ControlRegion | None:
+        """The region whose edges control an edit, if it is controlled by one."""
+        return None
+
+    def fraction(self) -> float | None:
+        """The self-attention fraction of all its edits; None if each has its own."""
+        return None
+
+    def refuse_profile(self, profile: Profile) -> str:
+        """Why a profile's weights cannot do what they ask for; "" if they can."""
+        return ""
+
+
+ConfirmedChanges = Mapping[tuple[str, str], Callable[[], Sequence[tuple[str, str]]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Confirming:
+    """How a method tests changes again, in a job of its own.
+
+    `parameters`: those that make the changes. Each has the factor, the value, and a function for the phrases that made
+    it: pairs of old and new. `field` lists the changes in them. `most`: how many one job can make, of values of at most
+    `longest` characters.
+    """
+
+    design: DesignKind
+    field: str
+    most: int
+    parameters: Callable[[ConfirmedChanges], JsonObject]
+    longest: int | None = None
 
 
 class Method(Protocol):

@@ -9,11 +9,7 @@ The paper's steps are the functions that `dillema` calls, in order:
 5 render the new caption under control of the source's structure (`controlled.py`, the one other file to open)
 
 Every prompt contains the task description and one worked example (one-shot), as in the paper. Contrafact adds checks of
-words, null arms, `control_region` "keep", and checks of images in this order: `structure` (the source's edges are there
-in the region that must stay), `caption` (the image is closer to the new caption than to the old one), `label`
-(zero-shot, it shows the ground truth), `recaption` (if the job sets it: a new caption names the class), `shapes` and
-`things` (in segmentation jobs: a segmenter detects both where they were), `fit` (the image fits the new caption about
-as well as the source fits its own).
+words, null arms, `control_region` "keep", and the checks of newly rendered images (`checks.py`).
 
 Steps that the paper does not describe are shared by all methods (`schedule.py`): a `Proposal` is an unrendered edit;
 `spread_changes` tries keywords in random order, one alternative of each before the second one of any; `until_enough`
@@ -38,6 +34,9 @@ from gateway.methods.counterfactual import (
     ACCEPTED,
     FACTORS,
     Change,
+    Changes,
+    ConfirmedChanges,
+    Confirming,
     Edit,
     Exchange,
     Factor,
@@ -59,8 +58,9 @@ from gateway.methods.questions import (
 from gateway.methods.schedule import Inputs, Proposal, refused_proposals, spread_changes, until_enough, with_seeds
 from gateway.methods.text_checks import check_caption, check_change, check_keyword, check_protected_classes
 from shared.endpoints import Services
+from shared.schemas.base import JsonObject
 from shared.schemas.caption import CaptionsPerImage, Temperature, TopP, check_sampling
-from shared.schemas.designs import ChosenValues
+from shared.schemas.designs import LONGEST_VALUE, MOST_VALUES, ChosenValues
 from shared.schemas.diffusion import ControlRegion
 from shared.schemas.language import Message
 
@@ -320,6 +320,8 @@ REVISION = revision_of("1", prompt_digest())  # raise the number whenever equal 
 
 # --- The parameters.
 
+_REGIONS = 2  # that edits of one image are controlled by
+
 
 class DillemaParameters(ControlledParameters):
     """A job's parameters for DILLEMA. Defaults are ours; the descriptions name the paper's values if they differ."""
@@ -384,3 +386,39 @@ class DillemaParameters(ControlledParameters):
     def several_changes(self) -> bool:
         """Whether siblings share a caption, or a caption has several changes."""
         return self.same_caption or self.edits_per_counterfactual > 1
+
+    def renderings(self) -> tuple[int, int]:
+        """Values have one seed each. With `same_seed`, edits of equal region and seed share a null arm."""
+        edits = len(self.values) or self.counterfactuals_per_image
+        seeds = 1 if self.values else self.seeds_per_edit
+        return edits * seeds, seeds * (min(edits, _REGIONS) if self.same_seed else edits)
+
+    def cells(self) -> int:
+        return len(self.values) or self.counterfactuals_per_image * self.edits_per_counterfactual
+
+    def changes(self) -> Changes:
+        refusal = (
+            "a design with chosen values makes one change each: set same_caption to false and "
+            "edits_per_counterfactual to 1 in the parameters of dillema"
+        )
+        most = self.counterfactuals_per_image
+        return Changes(self.values, self.factors or FACTORS, most, refusal if self.several_changes else "")
+
+    def region_of(self, edit: Edit) -> ControlRegion | None:
+        return region_of(edit, self)
+
+
+# --- How findings of other methods are tested again.
+
+
+def confirm(changes: ConfirmedChanges) -> JsonObject:
+    """It takes no phrases: every image gets the values, and the language model writes the phrases."""
+    return {
+        "same_caption": False,  # a profile may set others
+        "edits_per_counterfactual": 1,
+        "factors": [*sorted({factor for factor, _ in changes})],
+        "values": [{"factor": factor, "value": value} for factor, value in changes],
+    }
+
+
+CONFIRMING = Confirming("balanced", "values", MOST_VALUES, confirm, LONGEST_VALUE)

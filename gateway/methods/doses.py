@@ -19,18 +19,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import Field, model_validator
 
 from gateway.methods.arms import ComparedArms, RenderedArm, compare_arms, renumber, rows
 from gateway.methods.checks import RENDERED_CHECKS, judge_arm
 from gateway.methods.controlled import ControlledParameters, render_with_null_arms
-from gateway.methods.counterfactual import Change, Edit, Factor, MethodCounterfactual, MethodImage, TaskDescription
-from gateway.methods.instruct import InstructedParameters, carry_out
-from gateway.methods.instructions import instruction_back
+from gateway.methods.counterfactual import (
+    Change,
+    Edit,
+    Factor,
+    MethodCounterfactual,
+    MethodImage,
+    MethodParameters,
+    Renderings,
+    TaskDescription,
+)
+from gateway.methods.instruct import InstructedParameters, carry_out, instruction_back
 from gateway.methods.inverted import EditingParameters, check_batch, invert_and_edit
-from gateway.methods.paraphrase import paraphrase, revision_with_paraphrase, sham_arms
+from gateway.methods.paraphrase import ParaphraseParameters, paraphrase, revision_with_paraphrase, sham_arms
 from gateway.methods.schedule import Inputs, Proposal
 from shared.endpoints import Services
 from shared.schemas.base import Contract
@@ -70,7 +78,7 @@ class _Source:
     def inputs(self, editor: P) -> Inputs[P]:
         """The arguments with the parameters of the editor at one dose."""
         return Inputs(
-            "doses", revision_with_paraphrase(REVISION, editor), self.image, self.task, self.services, editor, self.seed
+            DOSES, revision_with_paraphrase(REVISION, editor), self.image, self.task, self.services, editor, self.seed
         )
 
 
@@ -144,6 +152,7 @@ def _judge_kept(arm: RenderedArm[Any], edit: Edit, editor: EditorParameters, che
 
 # --- The parameters, and the values that cells are named by.
 
+DOSES = "doses"  # the method's name
 REVISION = "2"  # raise it whenever the same replies would give other counterfactuals
 LIMITS = {"guidance": GUIDANCE_LIMITS, "image_guidance": GUIDANCE_LIMITS, "control_scale": CONTROL_SCALE_LIMITS}
 # What follows an instruction at each dose of its wording.
@@ -152,6 +161,11 @@ DEGREES = {
     FULL_DOSE: "",
     1.5: "Make this change strongly.",
     2.0: "Make this change as strongly as possible.",
+}
+EDITORS: dict[str, type[ControlledParameters] | type[EditingParameters] | type[InstructedParameters]] = {
+    "controlled": ControlledParameters,
+    "inverted": EditingParameters,
+    "instructed": InstructedParameters,
 }
 OFFERED: dict[str, tuple[DoseParameter, ...]] = {
     "controlled": ("guidance", "control_scale"),
@@ -204,7 +218,7 @@ class DosedEdit(Contract):
         return Edit((change,), self.new_caption, self.caption, instruction)
 
 
-class DosesParameters(Contract):
+class DosesParameters(MethodParameters):
     """Edits to make again, the parameters of their editor (one of the three), and what is dosed."""
 
     method: Annotated[str, Field(description="The method of the other job whose edits they are.")]
@@ -226,6 +240,19 @@ class DosesParameters(Contract):
         editor = self.controlled or self.inverted or self.instructed
         assert editor is not None, "the validator refuses parameters without an editor"
         return editor
+
+    def plan(self, images: int) -> Renderings:
+        """Each edit at each dose, and undone, whatever the images: the edits name theirs."""
+        edits, doses, editor = len(self.edits), len(self.doses), self.editor_parameters
+        with_shams = isinstance(editor, ParaphraseParameters) and editor.reference == "sham"
+        every = edits * (doses + 1)
+        return Renderings(every, every, edits * doses * with_shams)
+
+    def cells(self) -> int:
+        return len(self.doses) + 1
+
+    def objects(self) -> Literal["", "moved", "kept"]:
+        return self.editor_parameters.objects()
 
     def edits_of(self, image: MethodImage) -> list[DosedEdit]:
         """The edits of a source image, whose id begins with its digest."""

@@ -17,17 +17,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from gateway.methods.arms import ComparedArms, RenderedArm, compare_arms, rows
 from gateway.methods.caption import write_caption
-from gateway.methods.check_parameters import CheckParameters
 from gateway.methods.checks import EDITED_CHECKS, UNCALIBRATED_EDITED, check_images
 from gateway.methods.chosen_values import chosen_edits
 from gateway.methods.counterfactual import (
     ACCEPTED,
+    Change,
+    Changes,
     Edit,
     Factor,
     Lineage,
@@ -37,7 +38,6 @@ from gateway.methods.counterfactual import (
     Thresholds,
     Verdict,
 )
-from gateway.methods.instructions import Instruction, edit_of_instruction, instruction_by_rule
 from gateway.methods.inverted import ProtectedClasses
 from gateway.methods.lance import (
     LANCE_FACTORS,
@@ -59,11 +59,17 @@ from gateway.methods.schedule import (
     until_accepted,
     with_seeds,
 )
+from gateway.methods.shifts import Phrase, Shift, apply_shift
 from gateway.methods.text_checks import check_caption, check_instruction, check_protected_classes, check_stems
-from gateway.methods.validity import judge_validity
+from gateway.methods.validity import CheckParameters, judge_validity
 from gateway.methods.words import occurrences
 from shared.chunks import chunks
 from shared.endpoints import Services
+from shared.problems import InvalidInput
+from shared.profile_diffusion import Diffusion
+from shared.profile_instruct import InstructPix2Pix, InstructServer
+from shared.profiles import Profile
+from shared.schemas.base import Contract
 from shared.schemas.designs import ChosenValues
 from shared.schemas.diffusion import (
     MAX_INSTRUCTED_EDITS,
@@ -74,6 +80,7 @@ from shared.schemas.diffusion import (
     InstructRequest,
 )
 from shared.schemas.diffusion import Instruction as InstructionText
+from shared.schemas.effects import DoseParameter
 
 # --- The prompts.
 
@@ -128,7 +135,7 @@ def instruct(
     inputs = Inputs("instruct", REVISION, image, task, services, parameters, seed)
     caption = write_caption(image, services, parameters)  # 1
     edits = propose_edits(inputs, caption)  # 2
-    checked = until_accepted(check_words(inputs, edits), parameters.edits)  # 3
+    checked = until_accepted(check_words(inputs, edits), parameters.cells())  # 3
     proposals = under_seeds(inputs, list(checked))
     compared = carry_out(inputs, proposals)  # 4, 5
     yield from rows(inputs.lineage(), caption, proposals, *compared)
@@ -274,6 +281,69 @@ _SCHEMAS = [perturb_schema(2, instructions=True), perturb_schema(2)]
 REVISION = revision_of("1", digest_of_prompts(_PROMPTS, _SCHEMAS))
 
 
+# --- Instructions that the user writes, as edits of a caption, and those that a rule writes.
+
+_LONGEST_VALUE = 100
+
+
+class Instruction(Contract):
+    """One instruction; a plain string is its `instruction`. `value` names the change in cells (default: all of it).
+
+    `phrase` is what a caption says of the changed image, in place of one of `replaces` ("at night" for "by day"); the
+    checks compare images with such a caption. Default: the value.
+    """
+
+    instruction: InstructionText
+    factor: Factor = "other"
+    value: Annotated[str, Field(max_length=100)] = ""
+    phrase: Annotated[str, Field(max_length=100)] = ""
+    replaces: Annotated[tuple[Phrase, ...], Field(max_length=20)] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_text(cls, value: Any) -> Any:
+        return {"instruction": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _short_value(self) -> Self:
+        if not self.name.strip(" ."):
+            raise ValueError("an instruction needs words; say what to change")
+        if len(self.name) > _LONGEST_VALUE:
+            raise ValueError(f"an instruction of over {_LONGEST_VALUE} characters needs a short `value`; give it one")
+        if self.replaces and not self.phrase:
+            raise ValueError("`replaces` needs a `phrase` that replaces them; give both")
+        return self
+
+    @property
+    def name(self) -> str:
+        """The value of the change."""
+        return self.value or self.instruction
+
+
+def edit_of_instruction(caption: str, chosen: Instruction) -> Edit:
+    """The edit of a user's instruction.
+
+    Its `phrase` replaces the first of its `replaces` that the caption has, or is added to the first sentence. Without a
+    phrase, the value is added as a sentence.
+    """
+    if chosen.phrase:
+        old, new_caption = apply_shift(caption, Shift(phrase=chosen.phrase, replaces=chosen.replaces))
+    else:
+        old, new_caption = "", f"{caption} {chosen.name[0].upper()}{chosen.name[1:].rstrip('.')}."
+    change = Change(chosen.factor, old, chosen.phrase or chosen.name, old, chosen.name)
+    return Edit((change,), caption, new_caption, chosen.instruction)
+
+
+def instruction_by_rule(old: str, new: str) -> str:
+    """The instruction that replaces a phrase, or adds one where there is none to replace."""
+    return f"Change {old} to {new}." if old else f"Add {new}."
+
+
+def instruction_back(old: str, new: str) -> str:
+    """The instruction that undoes the change of a phrase to a new one, whoever worded the instruction for it."""
+    return instruction_by_rule(new, old) if old else f"Remove {new}."
+
+
 # --- The parameters.
 
 
@@ -291,6 +361,21 @@ class InstructedParameters(CheckParameters):
     image_guidance: Annotated[
         Guidance, Field(description="How closely it follows the source; without effect if `guidance` is 1.")
     ] = 1.5
+
+    def objects(self) -> Literal["", "moved", "kept"]:
+        return "kept" if self.region == "background" else ""
+
+    def dosed(self, parameter: DoseParameter | None, diffusion: Diffusion) -> DoseParameter | None:
+        """What the profile's editor takes from a request."""
+        engine = diffusion.instruct
+        if engine is None:
+            raise InvalidInput("the profile has no editor for instructions; add [diffusion.instruct] to it")
+        guided = self.guidance > 1 and not (isinstance(engine, InstructServer) and "guidance" not in engine.fields)
+        if parameter == "guidance" and not guided:
+            raise InvalidInput("this editor works without guidance; dose wording")
+        if parameter == "image_guidance" and not (guided and isinstance(engine, InstructPix2Pix)):
+            raise InvalidInput("only InstructPix2Pix has image_guidance; dose wording or guidance")
+        return parameter or ("guidance" if guided else "wording")
 
 
 class InstructParameters(InstructedParameters):
@@ -331,7 +416,22 @@ class InstructParameters(InstructedParameters):
             raise ValueError(f"instructions has {', '.join(duplicates)} more than once; give each a value of its own")
         return self
 
-    @property
-    def edits(self) -> int:
-        """The most different edits of one source image."""
+    def renderings(self) -> tuple[int, int]:
+        return self.cells() * self.seeds_per_edit, self.seeds_per_edit
+
+    def cells(self) -> int:
         return len(self.instructions) or len(self.values) or self.counterfactuals_per_image
+
+    def changes(self) -> Changes:
+        """Values of its factors, unless the user wrote the instructions: these are the same for all images."""
+        return Changes(self.values, self.factors, 0 if self.instructions else self.counterfactuals_per_image)
+
+    def refuse_profile(self, profile: Profile) -> str:
+        """The profile's editor cannot restrict itself to the region."""
+        regions = () if profile.diffusion.instruct is None else profile.diffusion.instruct.regions
+        if self.region in regions:
+            return ""
+        return (
+            f"cannot edit the region {self.region!r} by the instruct editor of profile {profile.profile.name!r}; set "
+            f"`region` to {' or '.join(map(repr, regions))}, or name another editor in [diffusion.instruct]"
+        )

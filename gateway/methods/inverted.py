@@ -9,14 +9,14 @@ from typing import Annotated
 from pydantic import Field
 
 from gateway.methods.arms import ComparedArms, RenderedArm, compare_arms
-from gateway.methods.check_parameters import CheckParameters
 from gateway.methods.checks import RENDERED_CHECKS, check_images
-from gateway.methods.counterfactual import Edit, Lineage, Scores, Thresholds, TriedFraction, Verdict
+from gateway.methods.counterfactual import Edit, Lineage, MethodParameters, Scores, Thresholds, TriedFraction, Verdict
 from gateway.methods.paraphrase import ParaphraseParameters, new_words, paraphrase, sham_arms
 from gateway.methods.schedule import Inputs
-from gateway.methods.validity import judge_validity
+from gateway.methods.validity import CheckParameters, judge_validity
 from shared.chunks import chunks
-from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, Contract, ImagePayload
+from shared.profile_diffusion import Diffusion
+from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, ImagePayload
 from shared.schemas.diffusion import (
     ControlScale,
     EditControl,
@@ -31,6 +31,7 @@ from shared.schemas.diffusion import (
     PromptEdit,
     WordAttention,
 )
+from shared.schemas.effects import DoseParameter
 
 MAX_EDITED_IMAGES = MAX_IMAGES_PER_MESSAGE - 1  # edits per request; the reply also contains the reconstruction
 ProtectedClasses = Annotated[
@@ -38,7 +39,7 @@ ProtectedClasses = Annotated[
 ]
 
 
-class InversionParameters(Contract):
+class InversionParameters(MethodParameters):
     """A job's parameters for caption and inversion. Defaults are LANCE's, except `direct` instead of `null_text`."""
 
     inversion: Annotated[
@@ -87,6 +88,9 @@ class EditingParameters(InversionParameters, ParaphraseParameters, CheckParamete
         ),
     ] = False
 
+    def dosed(self, parameter: DoseParameter | None, diffusion: Diffusion) -> DoseParameter | None:
+        return parameter or "guidance"
+
 
 class SweepParameters(EditingParameters):
     """A job's parameters for a sweep over self-attention fractions.
@@ -102,6 +106,11 @@ class SweepParameters(EditingParameters):
             description="Shares of the steps in which self-attention is the source's: each is tried, the best is kept.",
         ),
     ] = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+
+    def renderings(self) -> tuple[int, int]:
+        """Each edit under every fraction, and a null arm for each fraction that is chosen."""
+        edits, fractions = self.cells(), len(set(self.self_fractions))
+        return edits * fractions, min(edits, fractions)
 
 
 @dataclass(frozen=True, slots=True)

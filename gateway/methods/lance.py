@@ -46,6 +46,7 @@ from gateway.methods.chosen_values import chosen_edits
 from gateway.methods.counterfactual import (
     ACCEPTED,
     Change,
+    Changes,
     Edit,
     Factor,
     MethodCounterfactual,
@@ -421,3 +422,9 @@ class LanceParameters(SweepParameters):
         TextThresholds,
         Field(description="Thresholds of text checks, by check and factor (or `default`); default: the profile's."),
     ] = Field(default_factory=dict)
+
+    def cells(self) -> int:
+        return len(self.values) or self.counterfactuals_per_image
+
+    def changes(self) -> Changes:
+        return Changes(self.values, self.factors, self.counterfactuals_per_image)

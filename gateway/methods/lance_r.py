@@ -19,7 +19,7 @@ from pydantic import Field
 from gateway.methods.arms import rows
 from gateway.methods.caption import IMAGE_DOMAIN, CaptionDomain, begin_with_domain, write_caption
 from gateway.methods.checks import WORD_CHECKS
-from gateway.methods.counterfactual import Change, Edit, MethodCounterfactual, MethodImage, TaskDescription
+from gateway.methods.counterfactual import Change, Changes, Edit, MethodCounterfactual, MethodImage, TaskDescription
 from gateway.methods.inverted import SweepParameters, with_compared_arms
 from gateway.methods.lance import keep_best, sweep_fractions
 from gateway.methods.paraphrase import revision_with_paraphrase
@@ -96,3 +96,6 @@ class LanceRParameters(SweepParameters):
     ] = 10
     caption_prompt: Annotated[str, Field(max_length=500, description="Prefix given to the captioner.")] = IMAGE_DOMAIN
     caption_domain: CaptionDomain = None
+
+    def changes(self) -> Changes:
+        return Changes(refusal="lance-r draws its words by chance, so it cannot be balanced; leave it out of `methods`")

@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter
 
 from gateway.methods.arms import Pair, RenderedArm, ShamArms
-from gateway.methods.counterfactual import Edit, Exchange, Lineage
+from gateway.methods.counterfactual import Edit, Exchange, Lineage, MethodParameters, Renderings
 from gateway.methods.questions import (
     InvalidReply,
     Question,
@@ -75,7 +75,7 @@ PARAPHRASE = Question(
 )
 
 
-class ParaphraseParameters(Contract):
+class ParaphraseParameters(MethodParameters):
     """A job's parameters for the reference arm of effects, and for the sham edit."""
 
     reference: Annotated[
@@ -89,6 +89,11 @@ class ParaphraseParameters(Contract):
         Literal["rules", "model"],
         Field(description="Who writes the paraphrase: rules (a synonym), or the language model."),
     ] = "rules"
+
+    def plan(self, images: int) -> Renderings:
+        """Each null arm has a sham arm, unless effects are measured against null arms."""
+        plan = super().plan(images)
+        return plan._replace(sham_arms=plan.null_arms) if self.reference == "sham" else plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Self
 
@@ -21,6 +22,8 @@ from gateway.methods.caption import write_caption
 from gateway.methods.counterfactual import (
     ACCEPTED,
     Change,
+    ConfirmedChanges,
+    Confirming,
     Edit,
     Factor,
     MethodCounterfactual,
@@ -35,7 +38,7 @@ from gateway.methods.text_checks import check_caption, check_change, check_prote
 from gateway.methods.validity import judge_validity
 from gateway.methods.words import occurrences
 from shared.endpoints import Services
-from shared.schemas.base import Contract
+from shared.schemas.base import Contract, JsonObject
 
 
 def shifts(
@@ -108,7 +111,9 @@ def edit_images(inputs: Inputs[ShiftsParameters], caption: str, edits: Sequence[
 # --- The parameters.
 
 REVISION = "2"  # raise it whenever the same replies would give other counterfactuals
-Phrase = Annotated[str, Field(min_length=1, max_length=100)]
+LONGEST_PHRASE = 100
+_MOST_SHIFTS, _MOST_REPLACED = 12, 20
+Phrase = Annotated[str, Field(min_length=1, max_length=LONGEST_PHRASE)]
 
 
 class Shift(Contract):
@@ -117,7 +122,7 @@ class Shift(Contract):
     phrase: Phrase
     factor: Factor = "other"
     value: Annotated[str, Field(max_length=100)] = ""
-    replaces: Annotated[tuple[Phrase, ...], Field(max_length=20)] = ()
+    replaces: Annotated[tuple[Phrase, ...], Field(max_length=_MOST_REPLACED)] = ()
 
     @model_validator(mode="before")
     @classmethod
@@ -136,12 +141,17 @@ class ShiftsParameters(EditingParameters):
 
     shifts: Annotated[
         tuple[Shift, ...],
-        Field(min_length=1, max_length=12, description="Phrases, each with factor, value and what it replaces."),
+        Field(
+            min_length=1, max_length=_MOST_SHIFTS, description="Phrases, each with factor, value and what it replaces."
+        ),
     ] = DEFAULT
     protect: ProtectedClasses = ()
     self_fraction: Annotated[
         float, Field(ge=0, le=1, description="Share of the steps in which self-attention is the source's.")
     ] = 0.6
+
+    def fraction(self) -> float | None:
+        return self.self_fraction
 
     @model_validator(mode="after")
     def _shifts_differ(self) -> Self:
@@ -149,3 +159,33 @@ class ShiftsParameters(EditingParameters):
         if twice := sorted({phrase for phrase in phrases if phrases.count(phrase) > 1}):
             raise ValueError(f"shifts names {', '.join(twice)} more than once; name each once")
         return self
+
+    def renderings(self) -> tuple[int, int]:
+        return len(self.shifts), 1
+
+    def cells(self) -> int:
+        return len(self.shifts)
+
+
+# --- How findings of other methods are tested again.
+
+
+def confirm(changes: ConfirmedChanges) -> JsonObject:
+    """Shifts that make the changes, each by its commonest phrase, in place of the phrases that it replaced."""
+    return {"shifts": [_shift(factor, value, phrases()) for (factor, value), phrases in changes.items()]}
+
+
+def _shift(factor: str, value: str, phrases: Sequence[tuple[str, str]]) -> JsonObject:
+    new = Counter(phrase for _, phrase in phrases)
+    old = Counter(phrase for phrase, _ in phrases if phrase)
+    phrase = min(new, key=lambda name: (-new[name], name))[:LONGEST_PHRASE]
+    replaced = sorted(old, key=lambda name: (-old[name], name))[:_MOST_REPLACED]
+    return {
+        "phrase": phrase,
+        "factor": factor,
+        "value": value,
+        "replaces": [name[:LONGEST_PHRASE] for name in replaced],
+    }
+
+
+CONFIRMING = Confirming("free", "shifts", _MOST_SHIFTS, confirm)

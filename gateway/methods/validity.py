@@ -28,13 +28,14 @@ from pydantic import Field
 
 from gateway.methods.arms import Pair, RenderedArm
 from gateway.methods.checks import CHECKS, judge, named_share, new_captions
-from gateway.methods.counterfactual import Edit, MethodImage, Scores, TaskDescription, Thresholds
+from gateway.methods.counterfactual import Edit, MethodImage, MethodParameters, Scores, TaskDescription, Thresholds
 from gateway.methods.schedule import Inputs
 from gateway.methods.words import content_stems, names_class
 from shared.chunks import chunks
 from shared.endpoints import Services
-from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, Contract, ImagePayload
+from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, ImagePayload
 from shared.schemas.evaluation import JudgeRequest, ShapesRequest
+from shared.schemas.thresholds import ImageThresholds
 from shared.schemas.validity import OTHER_MODELS, VALIDITY, EditKind, Signal, ValidityModel, signals_of
 
 LABEL_QUESTION = "Is there a complete and recognisable {} in this image?"
@@ -54,8 +55,8 @@ def _signals() -> Iterator[str]:
 SIGNALS = tuple(_signals())
 
 
-class SignalParameters(Contract):
-    """A job's parameters for signals, and for the model that combines all scores."""
+class CheckParameters(MethodParameters):
+    """Thresholds of the image checks, what else they compute, and the model that combines all scores."""
 
     signals: Annotated[
         tuple[Signal, ...],
@@ -65,6 +66,30 @@ class SignalParameters(Contract):
         ValidityModel | None,
         Field(description="Model of the score `validity`; default: that of the job's `calibration`, if it has one."),
     ] = None
+    recaption: Annotated[
+        bool,
+        Field(description="Caption each rendered image; its caption must name the class (one more call per image)."),
+    ] = False
+    thresholds: Annotated[
+        ImageThresholds,
+        Field(description="Thresholds of image checks, by check and factor (or `default`); default: the profile's."),
+    ] = Field(default_factory=dict)
+    arm_thresholds: Annotated[
+        ImageThresholds | None,
+        Field(
+            description="Thresholds at which null and sham arms are judged; null: those of edits. With a calibration: "
+            "the profile's, and the calibration's where it has some for the same check."
+        ),
+    ] = None
+    second_thresholds: Annotated[
+        ImageThresholds,
+        Field(description="The same of the profile's second scorer, which changes no verdict; default: the profile's."),
+    ] = Field(default_factory=dict)
+
+    @property
+    def thresholds_for_arms(self) -> Thresholds:
+        """The thresholds of null and sham arms. A calibration may leave edits only `validity`, which no arm has."""
+        return self.thresholds if self.arm_thresholds is None else self.arm_thresholds
 
 
 def signal_scores(
@@ -134,7 +159,7 @@ def _judge_scores(services: Services, image: ImagePayload, edit: Edit, label: st
 
 
 def judge_validity(
-    inputs: Inputs[SignalParameters],
+    inputs: Inputs[CheckParameters],
     edits: Sequence[Edit],
     arms: Sequence[RenderedArm[Pair]],
     thresholds: Thresholds,

@@ -13,10 +13,10 @@ from sqlalchemy.orm import Session
 
 from gateway.analysis.limits import BEYOND
 from gateway.database.tables import Job, Report
-from gateway.methods import confirming_method
+from gateway.methods import confirming, confirming_method
 from gateway.results.cells import with_cells
 from gateway.results.wording import confirmation_sentence
-from shared.schemas.designs import LONGEST_VALUE, Factor
+from shared.schemas.designs import Factor
 from shared.schemas.effects import Cell, CellEffect, Confirmation
 from shared.schemas.jobs import FollowUp
 from shared.schemas.results import JobResults, ModelResults
@@ -34,8 +34,9 @@ def why_not_tested(method: str, cell: Cell, confirm_with: str) -> str:
         return f"`{confirm_with}` has nothing to render it with: it makes no changes of {cell.factor}"
     if cell.direction == "from":
         return f"`{confirm_with}` renders changes to a value, and this is one from {cell.value}"
-    if confirm_with == "dillema" and len(cell.value) > LONGEST_VALUE:
-        return f"`dillema` takes values of at most {LONGEST_VALUE} characters"
+    longest = confirming(unrelated).longest
+    if longest is not None and len(cell.value) > longest:
+        return f"`{confirm_with}` takes values of at most {longest} characters"
     return ""
 
 
@@ -82,7 +83,7 @@ def _why_left_out(job: JobResults, method: str, cell: Cell) -> str:
     parameters = job.made.parameters.get(confirm_with)
     if not isinstance(parameters, dict):
         return ""
-    changes, factors = parameters.get("shifts") or parameters.get("values"), parameters.get("factors")
+    changes, factors = parameters.get(confirming(confirm_with).field), parameters.get("factors")
     if isinstance(changes, list):
         values = [(change.get("factor"), change.get("value")) for change in changes if isinstance(change, dict)]
         renders = (cell.factor, cell.value) in values

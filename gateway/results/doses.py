@@ -18,8 +18,9 @@ from gateway.analysis.doses import dose_trend, interval_of, return_verdict, tren
 from gateway.analysis.effects import Floats, Integers, Scores, Units, differences
 from gateway.analysis.failure_points import corruption_of
 from gateway.database.tables import Counterfactual, Job, SourceImage
+from gateway.methods import METHODS
 from gateway.methods.checks import DIRECTION
-from gateway.methods.doses import DosesParameters, value_at_dose, value_undone
+from gateway.methods.doses import DOSES, DosesParameters, value_at_dose, value_undone
 from gateway.results.cells import value_side, with_cells
 from gateway.results.job_rows import JobRows
 from gateway.results.wording import dose_sentence
@@ -48,7 +49,7 @@ def load_edit_shown(session: Session, job_id: str) -> Shown:
     edits = (
         select(s.ground_truth, c.factor, c.from_value, c.to_value, c.scores[DIRECTION].as_float())
         .join(s, c.source_image_id == s.id)
-        .where(c.job_id == job_id, c.method == "doses", c.arm == "edit", c.counted.is_(True))
+        .where(c.job_id == job_id, c.method == DOSES, c.arm == "edit", c.counted.is_(True))
     )
     shown: dict[Cell, list[float]] = {}
     for label, factor, old, new, direction in session.execute(edits):
@@ -64,7 +65,7 @@ def with_dose_curves(results: JobResults, rows: JobRows, shown: Shown) -> JobRes
     models = []
     for figures in results.results:
         pair = rows.models.get((figures.model, figures.method))
-        if pair is not None and figures.method in ("doses", "corruptions"):
+        if pair is not None and (figures.method == DOSES or METHODS[figures.method].severities):
             seed = derive_seed(results.made.analysis_seed, "doses", figures.model)
             figures = _with_curves(figures, pair.scores, rows.job, shown, seed)
         models.append(figures)
@@ -88,14 +89,14 @@ def with_curve(effect: CellEffect, curve: DoseCurve) -> CellEffect:
 def doses_of_cell(effect: CellEffect, method: str, job: Job) -> CellDoses | None:
     """The doses of a cell: of one at full dose, or of a finding among corruptions; None for all others."""
     cell = effect.cell
-    if method == "corruptions":
+    if METHODS[method].severities:
         if effect.standing not in ("weakness", "improvement"):
             return None
         kind = corruption_of(cell.value)[0]
         at = {float(severity): f"{kind} {severity}" for severity in SEVERITIES}
         cells = {dose: cell.model_copy(update={"value": value}) for dose, value in at.items()}
         return CellDoses(method, "severity", cells, {dose: dose for dose in cells})
-    parameters = next(method.parameters for method in job.methods if method.name == "doses")
+    parameters = next(method.parameters for method in job.methods if method.name == DOSES)
     assert isinstance(parameters, DosesParameters), "the report of a job reads its parameters"
     side = value_side(cell)
     edits = [

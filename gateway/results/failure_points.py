@@ -12,18 +12,20 @@ from gateway.analysis.failure_points import corruption_of, first_change
 from gateway.database.pagination import page_of
 from gateway.database.tables import Counterfactual, Prediction, SourceImage
 from gateway.jobs import jobs
+from gateway.methods import METHODS
 from gateway.results.pairing import triples
 from shared.schemas.results import FailurePointsPage, FailurePointView, ImageFailurePoints
 
 ALL_DETECTED = "the classes found on the original"
 SOME_LOST = "a class is lost"
+GRADED = [name for name, spec in METHODS.items() if spec.severities]
 
 
 def failure_points_page(session: Session, owner: str, job_id: str, cursor: str | None, limit: int) -> FailurePointsPage:
     """Failure points of `limit` source images that method `corruptions` has processed, by position. Raises NotFound."""
     jobs.find(session, owner, job_id)
     corrupted = select(Counterfactual.id).where(
-        Counterfactual.source_image_id == SourceImage.id, Counterfactual.method == "corruptions"
+        Counterfactual.source_image_id == SourceImage.id, Counterfactual.method.in_(GRADED)
     )
     query = select(SourceImage).where(SourceImage.job_id == job_id, corrupted.exists())
     rows, next_cursor = page_of(session, query, {SourceImage.position: int}, cursor, limit)
@@ -42,7 +44,7 @@ def failure_points_page(session: Session, owner: str, job_id: str, cursor: str |
 def _points(session: Session, sources: Sequence[str]) -> dict[str, list[FailurePointView]]:
     """By source image: for each model and corruption, the severity that first changes the null arm's prediction."""
     c = Counterfactual
-    corrupted = select(c).where(c.source_image_id.in_(sources), c.method == "corruptions").order_by(c.ordinal)
+    corrupted = select(c).where(c.source_image_id.in_(sources), c.method.in_(GRADED)).order_by(c.ordinal)
     columns = load_only(c.source_image_id, c.method, c.ordinal, c.arm, c.null_ordinal, c.sham_ordinal, c.to_value)
     pairs = list(triples(session.scalars(corrupted.options(columns))))
     points: dict[str, list[FailurePointView]] = defaultdict(list)
@@ -73,7 +75,7 @@ def _predictions(session: Session, sources: Sequence[str]) -> dict[str, dict[str
     rows = session.execute(
         select(p.model, c.id, p.predicted, p.image_digest, p.flipped)
         .join(c, p.counterfactual_id == c.id)
-        .where(c.source_image_id.in_(sources), c.method == "corruptions")
+        .where(c.source_image_id.in_(sources), c.method.in_(GRADED))
         .order_by(p.model)
     )
     predictions: dict[str, dict[str, str]] = defaultdict(dict)

@@ -25,8 +25,8 @@ from gateway.jobs.task_description import rename_masks
 from gateway.kinds import KINDS
 from gateway.kinds.task_kind import Measurement
 from gateway.methods import METHODS, JobMethod
-from gateway.methods.check_parameters import CheckParameters
 from gateway.methods.checks import SHAPES
+from gateway.methods.validity import CheckParameters
 from gateway.results.cells import with_cells
 from gateway.results.class_colours import class_colours
 from gateway.results.estimands import counted_cells, with_bounds, with_others, with_second_scorer

@@ -24,6 +24,7 @@ from gateway.analysis.realism import perplexity
 from gateway.database.events import add_event
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import Job, JobRound, SourceImage
+from gateway.methods import METHODS
 from gateway.methods.similarity import MAX_TEXTS
 from gateway.model_services.clients import ModelServices
 from gateway.model_services.image_shelf import ImageShelf
@@ -55,7 +56,6 @@ from shared.wording import nothing_compared
 _TEXTS = 64  # per message
 
 Recorded = Callable[[str], RecordedServices]  # by the source image that a call is recorded for
-METHODS_WITH_OWN_EDITS = ("dillema", "lance", "lance-r")  # in the others, the user or a list chooses the changes
 MOST_PHRASES = 5_000
 _ADAPTIVE = "an adaptive job chooses its edits by their outcomes, so no half of its images can confirm the other"
 UNANSWERED = {"invalid reply", "editor"}  # checks that refuse an edit to which a model gave no usable reply
@@ -167,10 +167,11 @@ def cluster(
     A report does not wait for the text embedder: if it cannot be called, `not_clustered` says why. `check` is called
     before each call and raises to end the work.
     """
+    clustered = {name for name, spec in METHODS.items() if spec.clustered}
     large = {
         pair: large_errors
         for pair, large_errors in rows.models.items()
-        if pair[1] in METHODS_WITH_OWN_EDITS and is_large_enough(large_errors, _seed(results, *pair))
+        if pair[1] in clustered and is_large_enough(large_errors, _seed(results, *pair))
     }
     if not large:
         return results

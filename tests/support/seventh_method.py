@@ -10,17 +10,23 @@ from pydantic import Field
 from gateway.methods import MethodSpec
 from gateway.methods.arms import RenderedArm, rows
 from gateway.methods.checks import check_images
-from gateway.methods.counterfactual import Change, Edit, MethodCounterfactual, MethodImage, TaskDescription
+from gateway.methods.counterfactual import (
+    Change,
+    Edit,
+    MethodCounterfactual,
+    MethodImage,
+    MethodParameters,
+    TaskDescription,
+)
 from gateway.methods.schedule import Inputs, Proposal
 from shared.endpoints import Services
-from shared.schemas.base import Contract
 from shared.schemas.caption import CaptionRequest
 from shared.schemas.diffusion import Rendering, RenderRequest
 
 REVISION = "1"
 
 
-class SepiaParameters(Contract):
+class SepiaParameters(MethodParameters):
     """What a job may choose."""
 
     phrase: Annotated[str, Field(min_length=1, max_length=100, description="How the caption says it.")] = "in sepia"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from sqlalchemy import insert, select, update
 from gateway.database.sessions import Sessions
 from gateway.database.tables import Counterfactual, Job, Prediction, Report, SourceImage
 from gateway.follow_ups import confirmation
-from gateway.methods import read_method
+from gateway.methods import METHODS, read_method, shifts
 from gateway.operations.deletion import mark_deleted
 from gateway.report.build import build_report
 from gateway.results.cells import with_cells
@@ -256,7 +257,8 @@ def weaken(sessions: Sessions, model: str, value: str) -> None:
 def test_the_strongest_findings_of_all_models_come_first(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> None:
     """A first model's weak finding once took the place of a second model's strong one."""
     weaken(gateway.context.sessions, "m2", "snow")
-    monkeypatch.setitem(confirmation.MOST_CHANGES, "shifts", 1)
+    one_change = replace(METHODS["shifts"], confirming=replace(shifts.CONFIRMING, most=1))
+    monkeypatch.setitem(METHODS, "shifts", one_change)
     job = gateway.client.post("/jobs/drawn/confirmation", json={}).json()
     assert [shift["value"] for shift in job["methods"][0]["parameters"]["shifts"]] == ["night"]
     (left_out,) = (row for row in job["not_tested"] if row["cell"]["direction"] == "to")

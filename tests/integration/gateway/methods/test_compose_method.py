@@ -20,8 +20,8 @@ from diffusion_service.app import create_app as create_diffusion_service
 from embedded.run import Embedded, run_embedded
 from embedded.serving import ListeningPort
 from evaluator_service.app import create_app as create_evaluator_service
-from gateway.methods.compose import Background, ComposeParameters, compose, value_of_background
-from gateway.methods.counterfactual import MethodCounterfactual, MethodImage, TaskDescription
+from gateway.methods.compose import ComposeParameters, compose, value_of_background
+from gateway.methods.counterfactual import Background, MethodCounterfactual, MethodImage, TaskDescription
 from shared.images import decode, encode
 from shared.schemas.base import ImagePayload
 from shared.schemas.service import SERVICES
@@ -115,7 +115,7 @@ def test_a_background_without_a_value_is_named_by_its_caption(shipped: Services)
 
 def test_an_image_without_an_object_has_refused_edits_only(services: LoggedServices) -> None:
     rows = list(compose(source(level=0), TASK, services, MANY, 1))
-    assert len(rows) == MANY.edits
+    assert len(rows) == MANY.cells()
     assert {(row.arm, row.image, row.verdict.check) for row in rows} == {("edit", None, "object")}
 
 
@@ -256,7 +256,7 @@ def test_the_command_line_uploads_a_folder_of_backgrounds(system: Embedded, tmp_
     command = ["submit", str(pictures), *options, "--backgrounds", str(tmp_path / "places")]
     plan = CliRunner().invoke(app, [*command, "--dry-run"], env=shown)
     assert plan.exit_code == 0, plan.output
-    assert json.loads(plan.stdout)["renderings"][0]["edits"] == 2 * ComposeParameters().edits
+    assert json.loads(plan.stdout)["renderings"][0]["edits"] == 2 * ComposeParameters().cells()
     done = CliRunner().invoke(app, [*command, "--wait"], env=shown)
     assert done.exit_code == 0, done.output
     job = json.loads(done.stdout)

@@ -8,11 +8,11 @@ import pytest
 
 from gateway.database.tables import Counterfactual, Job
 from gateway.follow_ups import doses
-from gateway.follow_ups.doses import _fraction, _instructed_parameter
+from gateway.follow_ups.doses import _fraction
 from gateway.methods import read_method
-from gateway.methods.instruct import InstructedParameters
 from shared.problems import Conflict
 from shared.profile_instruct import Instruct, InstructPix2Pix, InstructServer
+from shared.profiles import load_profile
 from tests.support.figures import effect, job_results, results
 
 _WEIGHTS = {"hub": "someone/editor", "revision": "0" * 40, "dtype": "float32", "gigabytes": 1, "licence": "none"}
@@ -32,9 +32,8 @@ def test_a_sweeps_edit_keeps_the_fraction_that_its_lineage_records(lineage: dict
 def test_the_wording_is_dosed_where_the_editor_has_no_guidance(
     engine: Instruct, guidance: float, parameter: str
 ) -> None:
-    parameters = read_method("instruct", {"guidance": guidance}).parameters
-    assert isinstance(parameters, InstructedParameters)
-    assert _instructed_parameter(parameters, None, engine) == parameter
+    diffusion = load_profile("tiny").diffusion.model_copy(update={"instruct": engine})
+    assert read_method("instruct", {"guidance": guidance}).parameters.dosed(None, diffusion) == parameter
 
 
 def test_edits_with_several_changes_have_no_dose(monkeypatch: pytest.MonkeyPatch) -> None:

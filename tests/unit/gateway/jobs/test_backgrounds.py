@@ -11,7 +11,8 @@ from gateway.intake.sources import KeptImage, KeptMask, SourceFile
 from gateway.jobs.backgrounds import check_compositions, of_sources, with_backgrounds
 from gateway.jobs.choices import Plan
 from gateway.methods import JobMethod
-from gateway.methods.compose import UNKNOWN, Background, ComposeParameters
+from gateway.methods.compose import ComposeParameters
+from gateway.methods.counterfactual import UNKNOWN, Background
 from shared.problems import InvalidInput
 from shared.profiles import load_profile
 from shared.schemas.diffusion import MOST_BACKGROUNDS
@@ -31,25 +32,27 @@ def plan_of(*backgrounds: Background) -> Plan:
 
 def test_each_class_gives_as_many_as_it_can_and_the_seed_draws_them() -> None:
     sources = [source(number, "bus" if number < 500 else "car") for number in range(510)]
-    backgrounds = of_sources(sources, 1)
+    backgrounds = of_sources("compose", sources, 1)
     assert Counter(background.value for background in backgrounds) == {
         "bus scene": MOST_BACKGROUNDS - 10,
         "car scene": 10,
     }
-    assert backgrounds == of_sources(list(reversed(sources)), 1), "their order does not matter"
-    assert backgrounds != of_sources(sources, 2)
+    assert backgrounds == of_sources("compose", list(reversed(sources)), 1), "their order does not matter"
+    assert backgrounds != of_sources("compose", sources, 2)
     assert all(background.clear for background in backgrounds)
 
 
 def test_equal_images_are_one_background_and_unlabelled_ones_have_one_value() -> None:
-    backgrounds = of_sources([source(1), source(1), source(2), SourceFile("broken.png", None, None, "broken")], 1)
+    backgrounds = of_sources(
+        "compose", [source(1), source(1), source(2), SourceFile("broken.png", None, None, "broken")], 1
+    )
     assert {background.value for background in backgrounds} == {UNKNOWN}
     assert len(backgrounds) == 2
 
 
 def test_a_background_brings_the_mask_of_its_object() -> None:
     mask = KeptMask(f"{7:064x}", 32, 32, 100, (), (32, 32))
-    (background,) = of_sources([source(1, "bus", mask)], 1)
+    (background,) = of_sources("compose", [source(1, "bus", mask)], 1)
     assert background.mask == mask.digest
 
 

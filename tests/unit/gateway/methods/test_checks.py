@@ -179,8 +179,8 @@ def test_a_picture_of_another_class_is_refused_under_every_profile(profile: str,
         (method,) = plan(spec, load_profile(profile), []).methods
     except InvalidInput:  # test_every_profile_plans_every_method says where
         return
-    passed: dict[str, float] = {check: 1.0 for check in IMAGE_CHECKS}  # noqa: C420
-    kept = passed | {"label_margin": 0.9, "label_rank": 1.0, "label_rank_limit": 1.0}
+    kept: dict[str, float] = {**dict.fromkeys(IMAGE_CHECKS, 1.0), "label_margin": 0.9}
+    kept |= {"label_rank": 1.0, "label_rank_limit": 1.0}
     swapped = kept | {"label": 0.001, "label_margin": -0.99, "label_rank": 8.0}
     checks = METHODS[name].checks
     assert judge(kept, edit(), method.thresholds, checks).accepted

@@ -301,5 +301,5 @@ def test_parameters_are_described_and_wrong_ones_refused() -> None:
 
 def test_the_method_is_listed() -> None:
     spec = METHODS["lance"]
-    assert (spec.parameters, spec.needs) == (LanceParameters, ("text_embedder",))
+    assert (spec.parameters, spec.needs) == (LanceParameters, ("evaluator.text_embedder",))
     assert LanceParameters().self_fractions == (0.4, 0.5, 0.6, 0.7, 0.8, 0.9), "the paper's"

@@ -7,7 +7,7 @@ import pytest
 from gateway.methods.arms import RenderedArm
 from gateway.methods.counterfactual import ACCEPTED, Change, Edit, MethodImage, Scores, TaskDescription, Verdict
 from gateway.methods.schedule import Inputs
-from gateway.methods.validity import SignalParameters, caption_signals, judge_validity, signal_scores
+from gateway.methods.validity import CheckParameters, caption_signals, judge_validity, signal_scores
 from shared.endpoints import Endpoint, Reply, Request, Services
 from shared.schemas.base import Contract, ImagePayload
 from shared.schemas.caption import CaptionReply, CaptionRequest
@@ -92,14 +92,14 @@ def arm(name: bytes, verdict: Verdict = ACCEPTED) -> RenderedArm[int]:
     return RenderedArm(ImagePayload(png=name), 1, verdict, {"fit": 0.0}, 0, 1)
 
 
-def judged(parameters: SignalParameters, *arms: RenderedArm[int], lowest: float = 0.5) -> list[RenderedArm[int]]:
+def judged(parameters: CheckParameters, *arms: RenderedArm[int], lowest: float = 0.5) -> list[RenderedArm[int]]:
     inputs = Inputs("m", "1", SOURCE, TASK, Replies(), parameters, 1)
     return judge_validity(inputs, [NIGHT] * len(arms), arms, {"validity": {"default": lowest}})
 
 
 def test_the_model_scores_an_edit_and_its_threshold_refuses_it() -> None:
     refused = Verdict(False, "label", "")
-    with_model = SignalParameters(validity=MODEL)
+    with_model = CheckParameters(validity=MODEL)
     kept, lost, earlier = judged(with_model, arm(b"kept"), arm(b"lost"), arm(b"lost", refused))
     assert kept.verdict.accepted
     assert kept.scores["validity"] == pytest.approx(1 / (1 + 2.718281828 ** -(3.0 + 0.5)))
@@ -110,12 +110,12 @@ def test_the_model_scores_an_edit_and_its_threshold_refuses_it() -> None:
 
 def test_the_model_brings_the_signals_that_it_weighs() -> None:
     assert signals_of(MODEL) == ("object",)
-    [kept] = judged(SignalParameters(validity=MODEL), arm(b"kept"))
+    [kept] = judged(CheckParameters(validity=MODEL), arm(b"kept"))
     assert "recaption_label" not in kept.scores
 
 
 def test_an_image_that_is_not_finite_is_left_alone() -> None:
     broken = RenderedArm(None, 1, Verdict(False, "not finite", ""), {}, 0, 1)
-    kept, same = judged(SignalParameters(signals=("object",), validity=MODEL), arm(b"kept"), broken)
+    kept, same = judged(CheckParameters(signals=("object",), validity=MODEL), arm(b"kept"), broken)
     assert same is broken or same == broken
     assert kept.scores["object"] == 0.8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from typing import Any
 
@@ -13,6 +14,7 @@ from gateway.methods import METHODS, JobMethod, UnreadableParameters, read_metho
 from gateway.methods.paraphrase import REVISION
 from gateway.methods.shifts import Shift, ShiftsParameters
 from shared.problems import NotFound
+from tests.support.paths import REPOSITORY
 
 METHOD = JobMethod("shifts", ShiftsParameters(shifts=(Shift(phrase="at dusk", factor="weather"),), steps=3))
 
@@ -50,3 +52,23 @@ def test_a_row_of_another_version_is_shown_as_it_is_and_refuses_to_run(name: str
     assert _written_and_read([method]) == [method]
     with pytest.raises(NotFound):
         _ = method.spec
+
+
+def test_only_methods_name_methods() -> None:
+    """All others ask a method's parameters and its `MethodSpec`, so that a new method is one file and one entry."""
+    listed = {name for name, spec in METHODS.items() if spec.listed}
+    modules = {f"gateway.methods.{name.replace('-', '_')}" for name in listed}
+    naming: dict[str, set[str]] = {}
+    for path in (REPOSITORY / "gateway").rglob("*.py"):
+        place = str(path.relative_to(REPOSITORY))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            named = {node.value} if isinstance(node, ast.Constant) and node.value in listed else set()
+            named |= {node.module} & modules if isinstance(node, ast.ImportFrom) and node.module else set()
+            if named and not place.startswith("gateway/methods/"):
+                naming.setdefault(place, set()).update(map(str, named))
+    assert naming == {
+        "gateway/api/examples.py": {"dillema"},
+        "gateway/jobs/choices.py": {"instruct"},  # weights
+        "gateway/web/form_fields.py": {"shifts"},  # a field of the form
+        "gateway/web/home.py": {"shifts"},
+    }
