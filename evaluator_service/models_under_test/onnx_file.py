@@ -71,8 +71,8 @@ class OnnxFile:
         del model  # it is as large as the file
         self._session = _session(data, device)
         self._prepare, layout = _preparation(folder, description, whole)
-        channels = self._prepare([_sample_image()]).shape[1 if layout == "nchw" else 3]
-        self._input, self._type, self._batch = _input(self._session, layout, channels)
+        prepared = self._prepare([_sample_image()]).shape
+        self._input, self._type, self._batch = _input(self._session, layout, prepared)
         self._output = _output_name(self._session)
         self.last_operator = operators[self._output]
         self._shape = shape
