@@ -131,7 +131,7 @@ def _words(factors: Sequence[str]) -> str:
 def unchecked_methods(methods: Sequence[JobMethod], kind: Kind) -> list[str]:
     """The methods that render new images without any check that could reject one, even an image of noise."""
     elsewhere = checks_elsewhere(kind)
-    deciding = {VALIDITY, LABEL, *(name for name in RENDERED_CHECKS if name not in elsewhere)}
+    deciding = {VALIDITY, *(name for name in (LABEL, *RENDERED_CHECKS) if name not in elsewhere)}
     return [
         method.name
         for method in methods

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
+from types import ModuleType
 
 import httpx
 import pytest
@@ -17,6 +18,7 @@ from gateway.database.tables import LOCAL_OWNER, Counterfactual, Event, Job, Pre
 from gateway.jobs import jobs
 from gateway.queue import leases
 from gateway.queue.celery_tasks import wake_worker
+from gateway.repairs import dispatch
 from gateway.worker.worker import Worker, register
 from shared.problems import InvalidInput, NotReady, Overloaded
 from shared.storage import image_key
@@ -224,9 +226,11 @@ def test_leases_are_renewed_until_the_last_step_has_ended(site: Site) -> None:
 
 
 @ON_SQLITE
-@pytest.mark.parametrize("thread", ["housekeeping_loop", "repair_loop"])
-def test_a_worker_with_a_dead_thread_is_not_healthy(site: Site, thread: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_module, thread, lambda *_: None)
+@pytest.mark.parametrize(("module", "thread"), [(worker_module, "housekeeping_loop"), (dispatch, "repair_loop")])
+def test_a_worker_with_a_dead_thread_is_not_healthy(
+    site: Site, module: ModuleType, thread: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, thread, lambda *_: None)
     worker = site.worker()
     worker.refuse_dead()
     worker.start()

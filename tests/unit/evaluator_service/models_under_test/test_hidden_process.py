@@ -29,6 +29,7 @@ except PermissionError:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux hides processes by prctl")
 @pytest.mark.parametrize(("mode", "seen"), [("hidden", "refused"), ("open", "True")])
 def test_another_process_of_the_user_cannot_read_the_evaluator_s_environment(mode: str, seen: str) -> None:
