@@ -351,6 +351,14 @@ def test_memory_of_every_container_is_limited_and_the_limit_can_be_chosen(files:
         assert chosen[name]["mem_limit"] == "77m", name
 
 
+@pytest.mark.parametrize("profile", ["paper", "modern"])
+def test_the_containers_of_a_gpu_get_the_memory_that_the_chart_gives_them(profile: str) -> None:
+    chart = yaml.safe_load((ROOT / "k8s/values.yaml").read_text(encoding="utf-8"))["memory"][profile]
+    limits = {name: service["mem_limit"] for name, service in composed(BASE, GPU)["services"].items()}
+    for service, memory in chart.items():
+        assert int(limits[f"{service}-service"].removesuffix("g")) >= int(memory["limit"].removesuffix("Gi")), service
+
+
 @pytest.mark.slow
 def test_an_uploaded_model_fits_beside_the_evaluator() -> None:
     units = {"m": 2**20, "g": 2**30}

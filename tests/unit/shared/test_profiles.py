@@ -134,7 +134,7 @@ def test_broken_profiles_are_refused_with_a_reason(tmp_path: Path, old: str, new
         ("[diffusion]\n", f"[diffusion]\nloras = [{SOME}]\n", "loras.0.file: Field required"),
         ('engine = "pipeline"', 'engine = "diffusers"', "diffusion.instruct: "),
         ("Flux2KleinPipeline", "StableDiffusionPipeline", "instruct.pipeline.pipeline: "),
-        ('offload = "model"', 'offload = "sequential"\nquantisation = "float8"', "does not work with sequential"),
+        ('offload = "auto"', 'offload = "sequential"\nquantisation = "float8"', "does not work with sequential"),
         ('engine = "pipeline"\npipeline', f'engine = "instruct-pix2pix"\nunet = {SOME}\npipeline', "pipeline: "),
     ],
 )  # fmt: skip
@@ -160,6 +160,7 @@ def test_what_images_depend_on_is_part_of_the_revision_of_an_editor() -> None:
         {"pipeline": "Flux2KleinInpaintPipeline"},
         {"resolution": 512},
         {"quantisation": "float8"},
+        {"scheduler_options": {"shift": 3.0}},
     ]
     others = {editor.model_copy(update=change).infos()[1].revision for change in changes}
     assert len(others - {editor.infos()[1].revision}) == len(changes)
