@@ -68,7 +68,7 @@ def modern_services() -> Object:
 @pytest.fixture(scope="module")
 def modern() -> dict[str, Object]:
     """The modern profiles with GPUs, other values at their defaults."""
-    names = ("modern", "modern-80gb")
+    names = ("modern", "modern-24gb", "modern-80gb")
     releases = installed([example_values("tiny") | {"profile": name, "services": modern_services()} for name in names])
     return dict(zip(names, releases, strict=True))
 
@@ -78,7 +78,7 @@ def test_the_papers_weights_fit_into_the_hosts_memory(releases: dict[str, Object
     assert_weights_fit(releases[example], "paper")
 
 
-@pytest.mark.parametrize("profile", ["modern", "modern-80gb"])
+@pytest.mark.parametrize("profile", ["modern", "modern-24gb", "modern-80gb"])
 def test_the_weights_of_modern_fit_into_the_hosts_memory(modern: dict[str, Object], profile: str) -> None:
     assert_weights_fit(modern[profile], profile)
 

@@ -48,7 +48,7 @@ def test_the_example_of_the_documentation_is_a_profile() -> None:
 
 
 def test_profiles_are_shipped_under_their_own_names() -> None:
-    assert set(shipped_profiles()) == {"tiny", "tiny-roads", "paper", "modern", "modern-80gb"}
+    assert set(shipped_profiles()) == {"tiny", "tiny-roads", "paper", "modern", "modern-24gb", "modern-80gb"}
     for name in shipped_profiles():
         assert load_profile(name).profile.name == name
 
@@ -71,9 +71,9 @@ def test_default_parameters_are_ones_that_the_method_takes(name: str) -> None:
     assert parameters.control_region == "full" or profile.diffusion.segmenter is not None
 
 
-@pytest.mark.parametrize("name", ["modern", "modern-80gb"])
+@pytest.mark.parametrize("name", ["modern", "modern-24gb", "modern-80gb"])
 def test_the_modern_profiles_are_free_for_commercial_use(name: str) -> None:
-    free = {"Apache-2.0", "MIT", "CreativeML OpenRAIL++-M"}
+    free = {"Apache-2.0", "MIT", "CreativeML OpenRAIL++-M", "CreativeML OpenRAIL-M"}
     assert {source.licence for source in sources(load_profile(name))} <= free
 
 
@@ -252,9 +252,23 @@ def test_the_file_of_a_whole_unet_is_part_of_its_revision() -> None:
 
 
 def test_an_unknown_profile_names_the_known_ones() -> None:
-    names = "modern-80gb, modern, paper, tiny-roads, tiny"
+    names = "modern-24gb, modern-80gb, modern, paper, tiny-roads, tiny"
     with pytest.raises(ProfileError, match=f"'huge': .*{names}"):
         load_profile("huge")
+
+
+def test_the_address_of_a_server_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    def address() -> str:
+        server = load_profile("modern-24gb").language.server
+        assert server
+        return server.url
+
+    assert address() == "http://127.0.0.1:8000/v1"
+    monkeypatch.setenv("LANGUAGE_SERVER_URL", "https://vllm.example/v1")
+    assert address() == "https://vllm.example/v1"
+    monkeypatch.setenv("LANGUAGE_SERVER_URL", "vllm.example")
+    with pytest.raises(ProfileError, match=r"server\.url"):
+        address()
 
 
 def test_paths_count_from_the_profile_that_names_them(tmp_path: Path) -> None:
