@@ -30,7 +30,7 @@ from shared.profiles import Profile, load_profile
 
 PROFILE = "modern-24gb"
 CARD = 24.0  # GB: what the smaller of the cards of "24 GB" report (an L4, an A10G)
-_QWEN: Mapping[str, Any] = {
+QWEN: Mapping[str, Any] = {
     "hidden_size": 2560, "intermediate_size": 9728, "num_hidden_layers": 36, "num_attention_heads": 32,
     "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 151_936, "tie_word_embeddings": True,
 }  # fmt: skip
@@ -38,7 +38,7 @@ _QWEN_VISION: Mapping[str, Any] = {
     "hidden_size": 1024, "intermediate_size": 4096, "depth": 24, "num_heads": 16, "out_hidden_size": 2560,
     "deepstack_visual_indexes": [5, 11, 17], "num_position_embeddings": 2304, "patch_size": 16,
 }  # fmt: skip
-_KLEIN: Mapping[str, Any] = {
+KLEIN: Mapping[str, Any] = {
     "num_layers": 5, "num_single_layers": 20, "attention_head_dim": 128, "num_attention_heads": 24,
     "joint_attention_dim": 7680, "in_channels": 128, "guidance_embeds": False,
 }  # fmt: skip
@@ -49,7 +49,7 @@ Build = Callable[[], Any]  # networks; their classes have no types
 
 
 def _vision_language() -> Any:
-    config = Qwen3VLConfig(text_config=dict(_QWEN), vision_config=dict(_QWEN_VISION), tie_word_embeddings=True)
+    config = Qwen3VLConfig(text_config=dict(QWEN), vision_config=dict(_QWEN_VISION), tie_word_embeddings=True)
     return Qwen3VLForConditionalGeneration(config)
 
 
@@ -72,8 +72,8 @@ NETWORKS: Mapping[str, Mapping[str, Build]] = {
     },
     "diffusion.controlnets.canny": {"ControlNet": partial(build_controlnet, SD15)},
     "diffusion.instruct.weights": {
-        "transformer": lambda: Flux2Transformer2DModel(**_KLEIN),
-        "text encoder": lambda: Qwen3ForCausalLM(Qwen3Config(**_QWEN)),
+        "transformer": lambda: Flux2Transformer2DModel(**KLEIN),
+        "text encoder": lambda: Qwen3ForCausalLM(Qwen3Config(**QWEN)),
         "autoencoder": AutoencoderKLFlux2,
     },
     "evaluator.scorer": {"SigLIP 2": _scorer},
