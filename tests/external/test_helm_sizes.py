@@ -24,6 +24,7 @@ from tests.support.chart_objects import (
     pods,
 )
 from tests.support.helm import install
+from tests.support.paths import REPOSITORY
 
 UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 EVALUATOR_BYTES = 2**30  # Python, torch and the tiny models
@@ -235,6 +236,12 @@ def test_the_trainers_metrics_are_scraped(releases: dict[str, Object]) -> None:
     }
     assert scraped <= ports
     assert ("trainer", "metrics") in scraped
+
+
+def test_the_alert_rules_come_with_the_monitors(releases: dict[str, Object]) -> None:
+    (rule,) = kind(releases["autoscaled"], "PrometheusRule").values()
+    assert rule["spec"] == yaml.safe_load((REPOSITORY / "k8s/alerts.yaml").read_text(encoding="utf-8"))
+    assert not kind(releases["tiny"], "PrometheusRule")
 
 
 def test_wrong_numbers_are_refused() -> None:
