@@ -81,6 +81,12 @@ FULL_SIZE_CACHE ?=
 full-size: install-dev ## the services at full size on random weights: PARTS=sd15,sdxl,... (an hour or two of CPU, 14 GiB)
 	$(BIN)/python -m research.full_services --parts $(PARTS) $(if $(FULL_SIZE_CACHE),--cache $(FULL_SIZE_CACHE))
 
+GPU_PARTS ?= agreement generators editors
+GPU_DEVICE ?= cuda
+GPU_SIZE ?= full
+gpu: install-dev ## what to run when a GPU is at hand, parts of nine minutes each: GPU_PARTS="generators"; GPU_DEVICE=cpu GPU_SIZE=tiny tries it
+	$(BIN)/python -m research.gpu $(GPU_PARTS) --device $(GPU_DEVICE) --size $(GPU_SIZE)
+
 simulate: install-dev ## do the statistics hold? the analysis on 13,280 synthetic tables with a known truth (minutes)
 	$(BIN)/python -m research.simulate
 
@@ -122,4 +128,4 @@ env: ## write .env for `docker compose`: .env.example with a secret of its own w
 migrate: $(VENV)/.installed-gateway ## bring the database of CONTRAFACT_DATABASE_URL up to date
 	$(BIN)/python -m gateway.database.migrations
 
-.PHONY: help install install-dev demo up format lint typecheck test test-all parts chaos benchmark full-size simulate photographs scale paper-tables cost yardstick docs docs-check notebooks env migrate wheel
+.PHONY: help install install-dev demo up format lint typecheck test test-all parts chaos benchmark full-size gpu simulate photographs scale paper-tables cost yardstick docs docs-check notebooks env migrate wheel

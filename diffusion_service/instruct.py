@@ -116,10 +116,13 @@ class PipelineEngine:
         """Each edit is a batch of its own, submitted after the one before it, so that a cancelled request stops."""
         images: list[EditedImage] = []
         evaluations = 0
-        for edit in request.edits:
-            item = self._pipelines.PipelineItem(
-                source, keep, edit.instruction, edit.seed, request.steps, request.guidance
-            )
+        items = [
+            self._pipelines.PipelineItem(source, keep, edit.instruction, edit.seed, request.steps, request.guidance)
+            for edit in request.edits
+        ]
+        if self._editor.encodes:
+            await self._run(self._editor.encode, None, items, deadline)
+        for item in items:
             (edited,) = await self._run(self._editor.edit, item, [item], deadline)
             images.append(None if edited is None else edited.image)
             evaluations = max(evaluations, 0 if edited is None else edited.evaluations)

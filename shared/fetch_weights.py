@@ -86,6 +86,7 @@ def hub_files(profile: Profile, servers: bool = False) -> list[HubFiles]:
         singles += diffusion.instruct.loras
     elif isinstance(diffusion.instruct, InstructPipeline):
         files += _whole_pipeline(diffusion.instruct.weights)
+        singles += diffusion.instruct.loras
     for single in singles:
         if single is not None and single.hub:
             names = (single.file,) if single.file else _patterns(single.variant)

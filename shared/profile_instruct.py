@@ -25,7 +25,8 @@ INPAINTING: frozenset[PipelineName] = frozenset(
     {"Flux2KleinInpaintPipeline", "QwenImageEditInpaintPipeline", "FluxKontextInpaintPipeline"}
 )
 # none: all on the device. model: only the network that computes. sequential: only the layer that computes.
-Offload = Literal["none", "model", "sequential"]
+# auto: the first of these that the device's free memory allows when the weights are loaded.
+Offload = Literal["none", "model", "sequential", "auto"]
 # float8: the transformer's weights are kept in 8 bits (E4M3), and computed in `dtype`.
 Quantisation = Literal["none", "float8"]
 FormField = Literal["seed", "steps", "guidance"]
@@ -113,8 +114,10 @@ class InstructPipeline(Section):
     """`engine = "pipeline"`: a pipeline of diffusers, by the name of its class, in process.
 
     `resolution`: images are edited at about its square in pixels. The pipelines named Inpaint edit the region
-    `background` only, all others the whole image. `gigabytes` of `weights` is what stays on the device: with `offload`
-    that of the largest network, with `quantisation` that of the smaller transformer.
+    `background` only, all others the whole image. `gigabytes` of `weights` is what the device must hold: with `offload`
+    that of the largest network, with `quantisation` that of the smaller transformer. `offload` = "auto" keeps more on
+    the device where it has room. `loras` are merged into the transformer in their order, and `scheduler_options`
+    override the configuration of the weights' scheduler: so weights distilled to few steps are used.
     """
 
     engine: Literal["pipeline"]
@@ -123,6 +126,8 @@ class InstructPipeline(Section):
     resolution: Annotated[int, Field(ge=64, le=4096)] = 1024
     offload: Offload = "none"
     quantisation: Quantisation = "none"
+    loras: list[MergedLora] = Field(default_factory=list)
+    scheduler_options: dict[str, JsonValue] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _compatible(self) -> Self:
@@ -133,7 +138,7 @@ class InstructPipeline(Section):
     @property
     def sources(self) -> list[Weights | Server]:
         """What it loads."""
-        return [self.weights]
+        return [self.weights, *self.loras]
 
     @property
     def regions(self) -> tuple[EditedRegion, ...]:
@@ -142,7 +147,12 @@ class InstructPipeline(Section):
 
     def infos(self) -> list[WeightsInfo]:
         """The entries of `/v1/info`; where weights are offloaded to changes no image."""
-        return [self.weights.info("instruct"), _settings(self.pipeline, str(self.resolution), self.quantisation)]
+        loras = [lora.info("instruct lora") for lora in self.loras]
+        changes = [f"{lora.file} {lora.scale}" for lora in self.loras]
+        if self.scheduler_options:
+            changes.append(json.dumps(self.scheduler_options, sort_keys=True))
+        settings = _settings(self.pipeline, str(self.resolution), self.quantisation, *changes)
+        return [self.weights.info("instruct"), *loras, settings]
 
 
 class InstructServer(Section):

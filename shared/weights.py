@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import tarfile
 from functools import lru_cache
 from pathlib import Path
@@ -112,13 +113,15 @@ class KeyValueCache(Section):
 class Server(Section):
     """A model behind an external HTTP server (OpenAI-compatible, or TGI).
 
-    `url` is the API's root (`http://host:8000/v1`). `api_key_variable` names the environment variable with the key.
+    `url` is the API's root (`http://host:8000/v1`); where the environment variable `url_variable` is set, its value is
+    used instead. `api_key_variable` names the environment variable with the key.
     `revision` says which weights the server runs; change it when they change, since recorded calls are keyed by it.
     `gigabytes` are those of the weights; `cache` describes the additional memory. `ca_file`: PEM of certificate
     authorities to trust, too; engine `tgi` knows those of `SSL_CERT_FILE` only.
     """
 
     url: Annotated[str, Field(pattern=r"^https?://")]
+    url_variable: str = ""
     model: str
     revision: str
     licence: str
@@ -127,6 +130,13 @@ class Server(Section):
     ca_file: str = ""
     concurrency: Annotated[int, Field(ge=1)] = 16
     cache: KeyValueCache | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _url_of_the_environment(cls, values: object) -> object:
+        variable = values.get("url_variable") if isinstance(values, dict) else None
+        url = os.environ.get(variable, "") if isinstance(variable, str) else ""
+        return {**values, "url": url} if url and isinstance(values, dict) else values
 
     @property
     def id(self) -> str:

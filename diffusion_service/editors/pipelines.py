@@ -11,11 +11,13 @@ transformers' own needs torchvision for videos, which no pipeline of diffusers s
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import Any
+from inspect import signature
+from typing import Any, Literal
 
 import diffusers
 import numpy as np
@@ -28,16 +30,22 @@ from transformers.models.qwen2_vl.processing_qwen2_vl import Qwen2VLProcessor
 from transformers.processing_utils import ProcessorMixin
 
 from diffusion_service.geometry import fit_area, fit_by_stretching, to_model, to_source
+from diffusion_service.once import Once
 from diffusion_service.stable_diffusion import NOT_FINITE
 from shared.images import Pixels
 from shared.load_progress import reading
 from shared.problems import InvalidInput, NotFinite
 from shared.profile_instruct import INPAINTING, InstructPipeline, PipelineName
+from shared.profile_unets import MergedLora
 from shared.weights import Weights
 
+logger = logging.getLogger("contrafact.diffusion")
 FOLDER = "processor"
 MULTIPLE = 32  # pixels; every supported pipeline takes sizes in multiples of it
 COMPLETE_VERSION = "0.42.1"  # of diffusers, which has all of these classes
+# Bytes that an edit needs beside the weights: a guess for one image of 1024², which nobody has measured on a card.
+WORKSPACE = 4 * 10**9
+CACHED_PROMPTS = 64  # in host memory; klein's take 8 MB each
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +54,9 @@ class Calling:
 
     `reference`: the source is passed as a reference image, too, since the pipeline sees only what it repaints.
     `resizes`: it changes sizes, unless it is given the area. `processed`: it has a processor of images and text.
+    `embeddings`: its arguments for an encoded prompt, in the order in which `encode_prompt` returns them; empty where
+    the encoder reads the source, too. `negative`: the same for the prompt of classifier-free guidance, which is empty.
+    `encoding`: arguments of `encode_prompt` that have no default.
     """
 
     guidance: str = "guidance_scale"
@@ -53,17 +64,26 @@ class Calling:
     reference: bool = False
     resizes: bool = False
     processed: bool = False
+    embeddings: tuple[str, ...] = ()
+    negative: tuple[str, ...] = ()
+    encoding: Mapping[str, Any] = field(default_factory=dict)
 
 
+_KLEIN: Mapping[str, Any] = {"embeddings": ("prompt_embeds",), "negative": ("negative_prompt_embeds",)}
+_KONTEXT: Mapping[str, Any] = {
+    "resizes": True,
+    "embeddings": ("prompt_embeds", "pooled_prompt_embeds"),
+    "encoding": {"prompt_2": None},
+}
 _FULL_STRENGTH = {"strength": 1.0}  # what is repainted starts from noise
 _EMPTY_NEGATIVE_PROMPT = {"negative_prompt": " "}  # otherwise Qwen's pipelines have no classifier-free guidance
 PIPELINES: Mapping[PipelineName, Calling] = {
-    "Flux2KleinPipeline": Calling(),
-    "Flux2KleinInpaintPipeline": Calling(always=_FULL_STRENGTH, reference=True),
+    "Flux2KleinPipeline": Calling(**_KLEIN),
+    "Flux2KleinInpaintPipeline": Calling(always=_FULL_STRENGTH, reference=True, **_KLEIN),
     "QwenImageEditPlusPipeline": Calling("true_cfg_scale", _EMPTY_NEGATIVE_PROMPT, processed=True),
     "QwenImageEditInpaintPipeline": Calling("true_cfg_scale", _EMPTY_NEGATIVE_PROMPT | _FULL_STRENGTH, processed=True),
-    "FluxKontextPipeline": Calling(resizes=True),
-    "FluxKontextInpaintPipeline": Calling(always=_FULL_STRENGTH, reference=True, resizes=True),
+    "FluxKontextPipeline": Calling(**_KONTEXT),
+    "FluxKontextInpaintPipeline": Calling(always=_FULL_STRENGTH, reference=True, **_KONTEXT),
 }
 
 
@@ -100,7 +120,21 @@ class PipelineEditor:
         self._calling = PIPELINES[profile.pipeline]
         self.masked = profile.pipeline in INPAINTING
         self._resolution = profile.resolution
+        self._device = torch.device(device)
         self._pipeline = load_pipeline(profile, device)
+        self._prompts = Once[str, tuple[Tensor, ...]](CACHED_PROMPTS)
+
+    @property
+    def encodes(self) -> bool:
+        """Whether `encode` spares edits their text encoder."""
+        return bool(self._calling.embeddings)
+
+    @torch.inference_mode()
+    def encode(self, _: object, items: Sequence[PipelineItem]) -> list[bool]:
+        """Encode the instructions of a request, so that an offloaded text encoder moves to the device once for all."""
+        for item in items:
+            self._encoded(item.instruction)
+        return [True] * len(items)
 
     def edit(self, _: object, items: Sequence[PipelineItem]) -> list[PipelineEdit | InvalidInput | NotFinite]:
         """One image per item. Items that are the same object, as in a padded batch, are computed once."""
@@ -134,7 +168,7 @@ class PipelineEditor:
         arguments = {
             **calling.always,
             "image": source,
-            "prompt": item.instruction,
+            **self._prompt_arguments(item),
             "width": width,
             "height": height,
             "num_inference_steps": item.steps,
@@ -152,6 +186,25 @@ class PipelineEditor:
         if item.guidance <= 1:
             arguments.pop("negative_prompt", None)
         return arguments
+
+    def _prompt_arguments(self, item: PipelineItem) -> dict[str, Any]:
+        """The instruction, encoded if the pipeline takes it so."""
+        calling = self._calling
+        if not calling.embeddings:
+            return {"prompt": item.instruction}
+        arguments = dict(zip(calling.embeddings, self._encoded(item.instruction), strict=True))
+        if item.guidance > 1:
+            arguments |= zip(calling.negative, self._encoded("") if calling.negative else (), strict=True)
+        return {name: embedding.to(self._device) for name, embedding in arguments.items()}
+
+    def _encoded(self, text: str) -> tuple[Tensor, ...]:
+        """A text's embeddings on the CPU, encoded unless it is among the last ones."""
+
+        def encode() -> tuple[Tensor, ...]:
+            encoded = self._pipeline.encode_prompt(prompt=text, device=self._device, **self._calling.encoding)
+            return tuple(embedding.cpu() for embedding in encoded[: len(self._calling.embeddings)])
+
+        return self._prompts.get(text, encode)
 
 
 def load_pipeline(profile: InstructPipeline, device: str) -> Any:
@@ -179,6 +232,9 @@ def load_pipeline(profile: InstructPipeline, device: str) -> Any:
                 f"{weights.id} is not here as safetensors; fetch it with `python -m shared.fetch_weights`: {error}"
             ) from error
         pipeline.set_progress_bar_config(disable=True)
+        pipeline.scheduler = _scheduler(pipeline.scheduler, profile.scheduler_options)
+        for lora in profile.loras:
+            _merge(lora, pipeline)
         if profile.quantisation == "float8":
             pipeline.transformer.enable_layerwise_casting(
                 storage_dtype=torch.float8_e4m3fn, compute_dtype=getattr(torch, weights.dtype)
@@ -186,11 +242,77 @@ def load_pipeline(profile: InstructPipeline, device: str) -> Any:
         return _place(pipeline, profile, device)
 
 
+def _scheduler(scheduler: Any, options: Mapping[str, Any]) -> Any:
+    """The scheduler with options in place of those of its weights. Raises ValueError for one that it does not have."""
+    kind = type(scheduler)
+    available = [*signature(kind.__init__).parameters][1:]
+    if unknown := sorted(set(options) - set(available)):
+        raise ValueError(f"{kind.__name__} has no option {', '.join(unknown)}; it has {', '.join(available)}")
+    return kind.from_config({**scheduler.config, **options})
+
+
+def _merge(lora: MergedLora, pipeline: Any) -> None:
+    """Add a LoRA to the transformer's parameters. Raises ValueError for one of another network, OSError if missing."""
+    with reading(lora):
+        state = pipeline.lora_state_dict(
+            lora.location,
+            weight_name=lora.file,
+            subfolder=lora.subfolder or None,
+            revision=lora.hub_revision,
+            use_safetensors=True,
+            local_files_only=True,
+        )
+        modules = {f"transformer.{name}" for name, _ in pipeline.transformer.named_modules()}
+        unknown = sorted({key.partition(".lora_")[0] for key in state} - modules)
+        if unknown or not state:
+            reason = f"it has no {unknown[0]}" if unknown else "the file holds nothing"
+            raise ValueError(f"{lora.file} of {lora.id} is no LoRA of the pipeline's transformer: {reason}")
+        try:
+            pipeline.load_lora_weights(state)
+        except RuntimeError as error:
+            raise ValueError(f"the LoRA {lora.id} does not fit the pipeline's transformer: {error}") from error
+        pipeline.fuse_lora(components=["transformer"], lora_scale=lora.scale)
+        pipeline.unload_lora_weights()
+
+
+def choose_offload(free: int, networks: Sequence[int], *, quantised: bool) -> Literal["none", "model", "sequential"]:
+    """What `offload = "auto"` means for a device with `free` bytes and networks of these bytes.
+
+    The fastest choice that leaves `WORKSPACE` for computing. Quantised weights cannot be offloaded layer by layer.
+    """
+    room = free - WORKSPACE
+    if sum(networks) <= room:
+        return "none"
+    return "model" if max(networks) <= room or quantised else "sequential"
+
+
+def network_bytes(pipeline: Any) -> dict[str, int]:
+    """Bytes of the parameters and buffers of each network of a pipeline, by the component's name."""
+    return {
+        name: sum(tensor.nbytes for tensor in (*network.parameters(), *network.buffers()))
+        for name, network in pipeline.components.items()
+        if isinstance(network, nn.Module)
+    }
+
+
 def _place(pipeline: Any, profile: InstructPipeline, device: str) -> Any:
     """The pipeline on its device. Offloading is for accelerators: on a CPU all networks are in its memory anyway."""
-    if torch.device(device).type == "cpu" or profile.offload == "none":
+    accelerator = torch.device(device)
+    offload = profile.offload
+    if accelerator.type == "cpu":
         return pipeline.to(device)
-    if profile.offload == "model":
+    if offload == "auto":
+        sizes = network_bytes(pipeline)
+        torch.cuda.empty_cache()  # what earlier networks only reserved is free
+        free, _ = torch.cuda.mem_get_info(accelerator)
+        offload = choose_offload(free, [*sizes.values()], quantised=profile.quantisation != "none")
+        logger.info(
+            "%s: offload %s, with %.1f GB free for %s", profile.pipeline, offload, free / 1e9,
+            ", ".join(f"{name} {size / 1e9:.1f} GB" for name, size in sizes.items()),
+        )  # fmt: skip
+    if offload == "none":
+        return pipeline.to(device)
+    if offload == "model":
         pipeline.enable_model_cpu_offload(device=device)
     else:
         pipeline.enable_sequential_cpu_offload(device=device)

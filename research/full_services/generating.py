@@ -41,9 +41,11 @@ def picture(side: int) -> Pixels:
     return image
 
 
-def generator_profile(folder: Path, kinds: Sequence[ControlKind], *, keep: str | None = None) -> Path:
+def generator_profile(
+    folder: Path, kinds: Sequence[ControlKind], *, keep: str | None = None, max_batch: int = 4
+) -> Path:
     """Write the profile of the generator in `folder`; with `keep`, a label, its segmenter and depth estimator too."""
-    lines = ["[diffusion]", "max_batch = 4", 'scheduler = "UniPCMultistepScheduler"']
+    lines = ["[diffusion]", f"max_batch = {max_batch}", 'scheduler = "UniPCMultistepScheduler"']
     lines.append(f"base = {weights(folder, 'base', 'bfloat16')}")
     lines += [f"controlnets.{kind} = {weights(folder, f'control-{kind}', 'bfloat16')}" for kind in kinds]
     if keep is not None:

@@ -72,15 +72,15 @@ def write_generator(folder: Path, architecture: Architecture, kinds: Sequence[Co
     torch.manual_seed(0)
     base = folder / "base"
     counts = _write_text_encoders(base, architecture.texts)
-    unet = random_network(lambda: _unet(architecture), torch.bfloat16)
+    unet = random_network(lambda: build_unet(architecture), torch.bfloat16)
     unet.save_pretrained(base / "unet", max_shard_size=SHARD)
     counts["unet"] = parameters(unet)
     del unet
-    vae = random_network(lambda: _autoencoder(architecture), torch.bfloat16)
+    vae = random_network(lambda: build_autoencoder(architecture), torch.bfloat16)
     vae.save_pretrained(base / "vae")
     counts["autoencoder"] = parameters(vae)
     for kind in kinds:
-        control = random_network(lambda: _controlnet(architecture), torch.bfloat16)
+        control = random_network(lambda: build_controlnet(architecture), torch.bfloat16)
         control.save_pretrained(folder / f"control-{kind}", max_shard_size=SHARD)
         counts[f"controlnet {kind}"] = parameters(control)
         del control
@@ -112,17 +112,19 @@ def _write_text_encoders(base: Path, texts: Sequence[Mapping[str, int | str]]) -
     return counts
 
 
-def _unet(architecture: Architecture) -> UNet2DConditionModel:
+def build_unet(architecture: Architecture) -> UNet2DConditionModel:
     return UNet2DConditionModel(norm_num_groups=architecture.groups, **architecture.unet)
 
 
-def _controlnet(architecture: Architecture) -> ControlNetModel:
+def build_controlnet(architecture: Architecture) -> ControlNetModel:
     return ControlNetModel.from_unet(
-        _unet(architecture), conditioning_embedding_out_channels=tuple(architecture.hint), load_weights_from_unet=False
+        build_unet(architecture),
+        conditioning_embedding_out_channels=tuple(architecture.hint),
+        load_weights_from_unet=False,
     )
 
 
-def _autoencoder(architecture: Architecture) -> AutoencoderKL:
+def build_autoencoder(architecture: Architecture) -> AutoencoderKL:
     depth = len(architecture.vae)
     return AutoencoderKL(
         block_out_channels=tuple(architecture.vae), layers_per_block=2, norm_num_groups=architecture.groups,

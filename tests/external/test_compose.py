@@ -25,12 +25,12 @@ from shared.images import ImageSettings
 from shared.profiles import load_profile
 from shared.service import ModelService
 from shared.service_settings import ServiceSettings
-from tests.support.compose_files import BASE, GPU, ROOT, SECRETS, composed
+from tests.support.compose_files import BASE, GPU, ROOT, SECRETS, VLLM, composed
 from tests.support.image_steps import stages
 
-FILES = {"tiny": (BASE,), "paper": (BASE, GPU)}
+FILES = {"tiny": (BASE,), "paper": (BASE, GPU), "modern-24gb": (BASE, GPU, VLLM)}
 MODEL_SERVICES = ("caption-service", "llm-service", "diffusion-service", "evaluator-service")
-ONE_SHOT = ("weights", "migrate", "create-bucket", "first-key")
+ONE_SHOT = ("weights", "migrate", "create-bucket", "first-key", "check")
 OURS = {*MODEL_SERVICES, *ONE_SHOT, "gateway", "worker", "trainer"}
 EVALUATOR_BYTES = 2**30  # of the service itself with the tiny models, measured at 320 to 530 MB
 ENV_EXAMPLE = (ROOT / ".env.example").read_text(encoding="utf-8")
@@ -81,7 +81,7 @@ def probe(service: Service) -> tuple[int, str]:
     return int(address[1]), address[2]
 
 
-@pytest.mark.parametrize("files", [(BASE,), (GPU,), (BASE, GPU)], ids=["base", "override", "both"])
+@pytest.mark.parametrize("files", [(BASE,), (GPU,), (VLLM,), FILES["modern-24gb"]], ids=["base", "gpu", "vllm", "all"])
 def test_files_follow_the_compose_specification(files: tuple[Path, ...]) -> None:
     vendored = importlib.resources.files("check_jsonschema") / "builtin_schemas" / "vendor" / "compose-spec.json"
     schema = json.loads(vendored.read_text(encoding="utf-8"))
@@ -90,7 +90,7 @@ def test_files_follow_the_compose_specification(files: tuple[Path, ...]) -> None
         validator.validate(yaml.safe_load(files[0].read_text(encoding="utf-8")))
     validator.validate(composed(*files))
     wrong = composed(*files)
-    wrong["services"]["worker"]["helthcheck"] = {}
+    wrong["services"]["caption-service"]["helthcheck"] = {}
     assert not validator.is_valid(wrong)
 
 
@@ -117,7 +117,7 @@ def test_a_gpu_needs_a_chosen_profile_and_says_which_licence_is_not_commercial()
 
 
 def test_variables_are_those_of_the_example() -> None:
-    used = set(re.findall(r"(?<!\$)\$\{(\w+)", BASE.read_text() + GPU.read_text()))
+    used = set(re.findall(r"(?<!\$)\$\{(\w+)", BASE.read_text() + GPU.read_text() + VLLM.read_text()))
     named = set(re.findall(r"^(?:# )?([A-Z][A-Z0-9_]+)=", ENV_EXAMPLE, re.MULTILINE))
     assert used == named - {"COMPOSE_FILE", "COMPOSE_PROFILES"}
 
@@ -134,7 +134,7 @@ def test_settings_are_those_of_the_code(services: dict[str, Service], monkeypatc
             key: value for key, value in services[name]["environment"].items() if key != "CONTRAFACT_API_KEY"
         }
         setting_names = {f"CONTRAFACT_{field.upper()}" for field in kind.model_fields | ImageSettings.model_fields}
-        assert environment.keys() - {"OMP_NUM_THREADS", "SSL_CERT_FILE"} <= setting_names, name
+        assert environment.keys() - {"OMP_NUM_THREADS", "SSL_CERT_FILE", "LANGUAGE_SERVER_URL"} <= setting_names, name
         with monkeypatch.context() as patch:
             for key, value in environment.items():
                 patch.setenv(key, str(value))
@@ -290,7 +290,7 @@ def test_images_are_pinned(services: dict[str, Service]) -> None:
 
 
 def test_the_override_really_switches_to_the_papers_weights_on_gpus() -> None:
-    tiny, paper = (composed(*files)["services"] for files in FILES.values())
+    tiny, paper = (composed(*FILES[name])["services"] for name in ("tiny", "paper"))
     for name in OURS - {"migrate", "create-bucket", "first-key"}:
         assert tiny[name]["environment"]["CONTRAFACT_PROFILE"] == "tiny", name
         assert paper[name]["environment"]["CONTRAFACT_PROFILE"] == "paper", name
@@ -343,12 +343,20 @@ def test_logs_are_bounded(services: dict[str, Service]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("files", FILES.values(), ids=FILES)
 def test_memory_of_every_container_is_limited_and_the_limit_can_be_chosen(files: tuple[Path, ...]) -> None:
-    names = set(re.findall(r"\$\{(\w+_MEMORY)", BASE.read_text() + GPU.read_text()))
+    names = set(re.findall(r"\$\{(\w+_MEMORY)", BASE.read_text() + GPU.read_text() + VLLM.read_text()))
     by_default = composed(*files)["services"]
     chosen = composed(*files, variables=SECRETS | dict.fromkeys(names, "77m"))["services"]
     for name, service in by_default.items():
         assert re.fullmatch(r"\d+[mg]", service["mem_limit"]), name
         assert chosen[name]["mem_limit"] == "77m", name
+
+
+@pytest.mark.parametrize("profile", ["paper", "modern"])
+def test_the_containers_of_a_gpu_get_the_memory_that_the_chart_gives_them(profile: str) -> None:
+    chart = yaml.safe_load((ROOT / "k8s/values.yaml").read_text(encoding="utf-8"))["memory"][profile]
+    limits = {name: service["mem_limit"] for name, service in composed(BASE, GPU)["services"].items()}
+    for service, memory in chart.items():
+        assert int(limits[f"{service}-service"].removesuffix("g")) >= int(memory["limit"].removesuffix("Gi")), service
 
 
 @pytest.mark.slow
@@ -425,3 +433,58 @@ def test_the_language_server_is_where_and_what_the_paper_profile_says() -> None:
     )
     assert model.match(model_file.patterns[0])
     assert "--servers" in composed(*FILES["paper"])["services"]["weights"]["command"]
+
+
+def test_vllm_is_where_and_what_the_profile_for_24_gb_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    files = FILES["modern-24gb"]
+    services = composed(*files)["services"]
+    container = services["language-server"]
+    server = load_profile("modern-24gb").language.server
+    assert server
+    assert server == load_profile("modern-24gb").caption.server, "one server for both"
+    model, *words = container["command"]
+    words.remove("--enforce-eager")  # the one option without a value
+    options = dict(zip(words[::2], words[1::2], strict=True))
+    assert container["entrypoint"] == ["vllm", "serve"]
+    assert (model, options["--revision"]) == (server.model, server.revision)
+    assert container["network_mode"] == "service:llm-service"
+    assert server.url == f"http://127.0.0.1:{options['--port']}/v1", "for llm-service, whose network it shares"
+    assert probe(container) == (int(options["--port"]), "/health")
+    assert int(options["--max-num-seqs"]) == server.concurrency
+    assert server.cache
+    assert server.cache.context % int(options["--max-model-len"]) == 0
+    environment = services["caption-service"]["environment"]
+    monkeypatch.setenv(server.url_variable, environment[server.url_variable])
+    seen = load_profile("modern-24gb").caption.server
+    assert seen
+    assert urlsplit(seen.url).hostname == "llm-service", "for caption-service, from another network"
+    assert urlsplit(seen.url).port == int(options["--port"])
+    for name in ("diffusion-service", "evaluator-service"):
+        assert services[name]["depends_on"]["language-server"] == {"condition": "service_healthy"}
+    assert any(folder.startswith("/cache:exec") for folder in container["tmpfs"])
+    assert container["environment"]["HOME"] == "/cache"
+    fetched = {(item.repository, item.revision) for item in hub_files(load_profile("modern-24gb"), servers=True)}
+    assert (server.model, server.revision) in fetched
+
+
+@pytest.mark.parametrize("files", [FILES["modern-24gb"]])
+def test_each_part_on_a_gpu_can_have_a_card_of_its_own(files: tuple[Path, ...]) -> None:
+    cards = {
+        f"{name}_GPU": str(number) for number, name in enumerate(("CAPTION", "LANGUAGE", "DIFFUSION", "EVALUATOR"))
+    }
+
+    def card(service: Service) -> list[str]:
+        (device,) = service["deploy"]["resources"]["reservations"]["devices"]
+        return list(device["device_ids"])
+
+    services = composed(*files, variables=SECRETS | cards)["services"]
+    names = ("caption-service", "language-server", "diffusion-service", "evaluator-service", "trainer")
+    assert [card(services[name]) for name in names] == [["0"], ["1"], ["2"], ["3"], ["3"]]
+
+
+def test_the_check_waits_for_everything_and_is_doctor(services: dict[str, Service]) -> None:
+    check = services["check"]
+    assert check["command"] == ["contrafact", "doctor"]
+    waited = {name for name, other in check["depends_on"].items() if other["condition"] == "service_healthy"}
+    assert {*MODEL_SERVICES, "gateway", "worker"} <= waited
+    assert check["profiles"] == ["check"]

@@ -24,6 +24,7 @@ from tests.support.chart_objects import (
     pods,
 )
 from tests.support.helm import install
+from tests.support.paths import REPOSITORY
 
 UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 EVALUATOR_BYTES = 2**30  # Python, torch and the tiny models
@@ -68,7 +69,7 @@ def modern_services() -> Object:
 @pytest.fixture(scope="module")
 def modern() -> dict[str, Object]:
     """The modern profiles with GPUs, other values at their defaults."""
-    names = ("modern", "modern-80gb")
+    names = ("modern", "modern-24gb", "modern-80gb")
     releases = installed([example_values("tiny") | {"profile": name, "services": modern_services()} for name in names])
     return dict(zip(names, releases, strict=True))
 
@@ -78,7 +79,7 @@ def test_the_papers_weights_fit_into_the_hosts_memory(releases: dict[str, Object
     assert_weights_fit(releases[example], "paper")
 
 
-@pytest.mark.parametrize("profile", ["modern", "modern-80gb"])
+@pytest.mark.parametrize("profile", ["modern", "modern-24gb", "modern-80gb"])
 def test_the_weights_of_modern_fit_into_the_hosts_memory(modern: dict[str, Object], profile: str) -> None:
     assert_weights_fit(modern[profile], profile)
 
@@ -235,6 +236,12 @@ def test_the_trainers_metrics_are_scraped(releases: dict[str, Object]) -> None:
     }
     assert scraped <= ports
     assert ("trainer", "metrics") in scraped
+
+
+def test_the_alert_rules_come_with_the_monitors(releases: dict[str, Object]) -> None:
+    (rule,) = kind(releases["autoscaled"], "PrometheusRule").values()
+    assert rule["spec"] == yaml.safe_load((REPOSITORY / "k8s/alerts.yaml").read_text(encoding="utf-8"))
+    assert not kind(releases["tiny"], "PrometheusRule")
 
 
 def test_wrong_numbers_are_refused() -> None:

@@ -13,6 +13,7 @@ from podman_compose import rec_merge, rec_subs
 ROOT = Path(__file__).parents[2]
 BASE = ROOT / "docker-compose.yml"
 GPU = ROOT / "docker-compose.gpu.yml"
+VLLM = ROOT / "docker-compose.vllm.yml"
 SECRETS = {
     "POSTGRES_PASSWORD": "1a",
     "VALKEY_PASSWORD": "2b",
@@ -26,11 +27,12 @@ SECRETS = {
 def composed(*files: Path, variables: dict[str, str] | None = None) -> dict[str, Any]:
     """The services, networks and volumes of these files, the later over the earlier. Raises ValueError as `:?` says.
 
-    With a GPU, which has no default, the profile is `paper` unless `variables` names another.
+    With a GPU, which has no default, the profile is `paper`, with vLLM `modern-24gb`, unless `variables` names another.
     """
     chosen = SECRETS if variables is None else variables
+    profile = "modern-24gb" if VLLM in files else "paper"
     return deepcopy(
-        _composed(files, tuple(({"CONTRAFACT_PROFILE": "paper"} | chosen if GPU in files else chosen).items()))
+        _composed(files, tuple(({"CONTRAFACT_PROFILE": profile} | chosen if GPU in files else chosen).items()))
     )
 
 
@@ -38,8 +40,17 @@ def composed(*files: Path, variables: dict[str, str] | None = None) -> dict[str,
 def _composed(files: tuple[Path, ...], variables: tuple[tuple[str, str], ...]) -> dict[str, Any]:
     merged: dict[str, Any] = {}
     for file in files:
-        rec_merge(merged, rec_subs(deepcopy(_read(file)), dict(variables)))
+        later = rec_subs(deepcopy(_read(file)), dict(variables))
+        _replace_tests(merged, later)
+        rec_merge(merged, later)
     return merged
+
+
+def _replace_tests(earlier: dict[str, Any], later: dict[str, Any]) -> None:
+    """The specification replaces a health check's `test`; podman-compose would append to it."""
+    for name, service in later["services"].items():
+        if "test" in service.get("healthcheck", {}):
+            earlier.get("services", {}).get(name, {}).get("healthcheck", {}).pop("test", None)
 
 
 @cache

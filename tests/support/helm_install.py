@@ -27,7 +27,7 @@ KINDS = {
     "policy/v1": ("PodDisruptionBudget",),
     "networking.k8s.io/v1": ("Ingress", "NetworkPolicy"),
     "keda.sh/v1alpha1": ("ScaledObject",),
-    "monitoring.coreos.com/v1": ("PodMonitor",),
+    "monitoring.coreos.com/v1": ("PodMonitor", "PrometheusRule"),
 }
 PLURALS = {"NetworkPolicy": "networkpolicies", "Ingress": "ingresses"}
 

@@ -15,7 +15,7 @@ from benchmarks.random_networks import parameters, random_network
 from diffusion_service.app import create_app
 from research.full_services import __main__ as command
 from research.full_services.generating import editing, generator_profile, rendering, source_of
-from research.full_services.generators import SD15, SDXL, Architecture, _controlnet, _unet, write_generator
+from research.full_services.generators import SD15, SDXL, Architecture, build_controlnet, build_unet, write_generator
 from research.full_services.meter import ServiceMeter, Work
 from research.full_services.parts import PARTS
 from research.full_services.served import measured_steps
@@ -53,8 +53,8 @@ def test_the_architectures_have_the_published_numbers_of_parameters(
     architecture: Architecture, unet: int, control: int
 ) -> None:
     with torch.device("meta"):
-        assert parameters(_unet(architecture)) == unet
-        assert parameters(_controlnet(architecture)) == control
+        assert parameters(build_unet(architecture)) == unet
+        assert parameters(build_controlnet(architecture)) == control
 
 
 def test_random_networks_are_finite_in_half_precision() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
@@ -9,13 +11,17 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from diffusion_service.editors import pipelines
-from diffusion_service.editors.pipelines import PIPELINES, PipelineEdit, PipelineEditor, PipelineItem
-from shared.images import Pixels
+from diffusion_service.editors.pipelines import PIPELINES, WORKSPACE, PipelineEdit, PipelineEditor, PipelineItem
+from diffusion_service.instruct import PipelineEngine
+from shared.images import Pixels, encode
 from shared.problems import InvalidInput
 from shared.profile_instruct import INPAINTING, InstructPipeline, PipelineName
+from shared.profile_unets import MergedLora
+from shared.schemas.base import ImagePayload
+from shared.schemas.diffusion import InstructedEdit, InstructRequest
 from shared.weights import Weights
 from tests.support.diffusion_requests import photo, pixels
 from tests.support.small_pipelines import write_pipeline
@@ -143,3 +149,94 @@ def test_an_image_that_a_pipeline_does_not_take_is_refused(folder: Path) -> None
 
 def test_every_pipeline_of_a_profile_is_listed() -> None:
     assert set(PIPELINES) == set(get_args(PipelineName))
+
+
+GB = 10**9
+KLEIN = [8 * GB, 8 * GB, GB]  # text encoder, transformer, autoencoder
+
+
+@pytest.mark.parametrize(
+    ("free", "quantised", "expected"),
+    [
+        (17 * GB + WORKSPACE, False, "none"),
+        (17 * GB + WORKSPACE - 1, False, "model"),
+        (8 * GB + WORKSPACE, False, "model"),
+        (8 * GB + WORKSPACE - 1, False, "sequential"),
+        (8 * GB + WORKSPACE - 1, True, "model"),  # it has no other choice
+    ],
+)
+def test_the_free_memory_decides_what_stays_on_the_device(free: int, quantised: bool, expected: str) -> None:
+    assert pipelines.choose_offload(free, KLEIN, quantised=quantised) == expected
+
+
+def test_the_size_of_a_network_is_that_of_its_weights(folder: Path) -> None:
+    name: PipelineName = "Flux2KleinPipeline"
+    plain = pipelines.network_bytes(pipelines.load_pipeline(profile_of(folder, name), "cpu"))
+    small = pipelines.network_bytes(pipelines.load_pipeline(profile_of(folder, name, quantisation="float8"), "cpu"))
+    assert plain.keys() == {"text_encoder", "transformer", "vae"}
+    file = (folder / name / "transformer" / "diffusion_pytorch_model.safetensors").stat().st_size
+    assert 0.9 * file < plain["transformer"] <= file
+    assert small["transformer"] < 0.6 * plain["transformer"]
+
+
+@pytest.mark.parametrize("name", ["Flux2KleinPipeline", pytest.param("FluxKontextPipeline", marks=pytest.mark.slow)])
+def test_the_instructions_of_a_request_are_encoded_before_its_edits_and_once_each(
+    folder: Path, name: PipelineName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profile = profile_of(folder, name)
+    calls: list[str] = []
+
+    async def run(work: Any, key: Any, items: Any, deadline: float) -> list[Any]:
+        calls.append(work.__name__)
+        return list(work(key, items))
+
+    def count(network: torch.nn.Module, *_: object) -> None:
+        if type(network).__name__ in ("Qwen3ForCausalLM", "T5EncoderModel"):
+            calls.append("text encoder")
+
+    edits = [InstructedEdit(instruction=text, seed=1) for text in ("night", "rain", "night")]
+    request = InstructRequest(source=ImagePayload(png=encode(SOURCE)), edits=edits, steps=STEPS, guidance=1.0)
+    handle = torch.nn.modules.module.register_module_forward_hook(count)
+    try:
+        images = asyncio.run(PipelineEngine(profile, "cpu", run).edit(request, SOURCE, None, 1e9)).images
+    finally:
+        handle.remove()
+    assert calls == ["encode", "text encoder", "text encoder", "edit", "edit", "edit"]
+    monkeypatch.setitem(PIPELINES, name, replace(PIPELINES[name], embeddings=()))
+    plain = edited(PipelineEditor(profile, "cpu"), item(name, "rain"))
+    assert isinstance(images[1], np.ndarray)
+    assert np.array_equal(images[1], plain.image), "the pixels of an instruction that the pipeline encodes itself"
+
+
+LORAS = {
+    "Flux2KleinPipeline": "single_transformer_blocks.0.attn.to_out",
+    "QwenImageEditPlusPipeline": "transformer_blocks.0.attn.to_q",
+}
+
+
+@pytest.mark.parametrize(
+    "name", ["Flux2KleinPipeline", pytest.param("QwenImageEditPlusPipeline", marks=pytest.mark.slow)]
+)
+def test_a_lora_and_options_of_the_scheduler_change_the_edit(folder: Path, name: PipelineName) -> None:
+    plain = profile_of(folder, name)
+    before = pipelines.load_pipeline(plain, "cpu").transformer.get_submodule(LORAS[name]).weight
+    torch.manual_seed(5)
+    down, up = torch.randn(2, before.shape[1]), torch.randn(before.shape[0], 2)
+    loras = folder / f"loras-{name}"
+    loras.mkdir()
+    key = f"transformer.{LORAS[name]}"
+    save_file({f"{key}.lora_A.weight": down, f"{key}.lora_B.weight": up}, loras / "four-steps.safetensors")
+    save_file({"transformer.blocks.9.lora_A.weight": down}, loras / "other.safetensors")
+    lora = MergedLora(path=loras, file="four-steps.safetensors", licence="none", gigabytes=0.1, scale=0.5)
+    changed = plain.model_copy(update={"loras": [lora], "scheduler_options": {"shift": 3.0}})
+    pipeline = pipelines.load_pipeline(changed, "cpu")
+    merged = pipeline.transformer.get_submodule(LORAS[name]).weight
+    assert torch.allclose(merged, before + 0.5 * up @ down, atol=1e-5)
+    assert pipeline.scheduler.config.shift == 3.0
+    assert not any("lora" in parameter for parameter, _ in pipeline.transformer.named_parameters()), "merged"
+    other = plain.model_copy(update={"loras": [lora.model_copy(update={"file": "other.safetensors"})]})
+    with pytest.raises(ValueError, match=r"no LoRA of the pipeline's transformer: it has no transformer\.blocks\.9"):
+        pipelines.load_pipeline(other, "cpu")
+    unknown = plain.model_copy(update={"scheduler_options": {"shifts": 3.0}})
+    with pytest.raises(ValueError, match="has no option shifts; it has"):
+        pipelines.load_pipeline(unknown, "cpu")

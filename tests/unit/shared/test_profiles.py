@@ -48,7 +48,7 @@ def test_the_example_of_the_documentation_is_a_profile() -> None:
 
 
 def test_profiles_are_shipped_under_their_own_names() -> None:
-    assert set(shipped_profiles()) == {"tiny", "tiny-roads", "paper", "modern", "modern-80gb"}
+    assert set(shipped_profiles()) == {"tiny", "tiny-roads", "paper", "modern", "modern-24gb", "modern-80gb"}
     for name in shipped_profiles():
         assert load_profile(name).profile.name == name
 
@@ -71,9 +71,9 @@ def test_default_parameters_are_ones_that_the_method_takes(name: str) -> None:
     assert parameters.control_region == "full" or profile.diffusion.segmenter is not None
 
 
-@pytest.mark.parametrize("name", ["modern", "modern-80gb"])
+@pytest.mark.parametrize("name", ["modern", "modern-24gb", "modern-80gb"])
 def test_the_modern_profiles_are_free_for_commercial_use(name: str) -> None:
-    free = {"Apache-2.0", "MIT", "CreativeML OpenRAIL++-M"}
+    free = {"Apache-2.0", "MIT", "CreativeML OpenRAIL++-M", "CreativeML OpenRAIL-M"}
     assert {source.licence for source in sources(load_profile(name))} <= free
 
 
@@ -134,7 +134,7 @@ def test_broken_profiles_are_refused_with_a_reason(tmp_path: Path, old: str, new
         ("[diffusion]\n", f"[diffusion]\nloras = [{SOME}]\n", "loras.0.file: Field required"),
         ('engine = "pipeline"', 'engine = "diffusers"', "diffusion.instruct: "),
         ("Flux2KleinPipeline", "StableDiffusionPipeline", "instruct.pipeline.pipeline: "),
-        ('offload = "model"', 'offload = "sequential"\nquantisation = "float8"', "does not work with sequential"),
+        ('offload = "auto"', 'offload = "sequential"\nquantisation = "float8"', "does not work with sequential"),
         ('engine = "pipeline"\npipeline', f'engine = "instruct-pix2pix"\nunet = {SOME}\npipeline', "pipeline: "),
     ],
 )  # fmt: skip
@@ -160,6 +160,7 @@ def test_what_images_depend_on_is_part_of_the_revision_of_an_editor() -> None:
         {"pipeline": "Flux2KleinInpaintPipeline"},
         {"resolution": 512},
         {"quantisation": "float8"},
+        {"scheduler_options": {"shift": 3.0}},
     ]
     others = {editor.model_copy(update=change).infos()[1].revision for change in changes}
     assert len(others - {editor.infos()[1].revision}) == len(changes)
@@ -251,9 +252,23 @@ def test_the_file_of_a_whole_unet_is_part_of_its_revision() -> None:
 
 
 def test_an_unknown_profile_names_the_known_ones() -> None:
-    names = "modern-80gb, modern, paper, tiny-roads, tiny"
+    names = "modern-24gb, modern-80gb, modern, paper, tiny-roads, tiny"
     with pytest.raises(ProfileError, match=f"'huge': .*{names}"):
         load_profile("huge")
+
+
+def test_the_address_of_a_server_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    def address() -> str:
+        server = load_profile("modern-24gb").language.server
+        assert server
+        return server.url
+
+    assert address() == "http://127.0.0.1:8000/v1"
+    monkeypatch.setenv("LANGUAGE_SERVER_URL", "https://vllm.example/v1")
+    assert address() == "https://vllm.example/v1"
+    monkeypatch.setenv("LANGUAGE_SERVER_URL", "vllm.example")
+    with pytest.raises(ProfileError, match=r"server\.url"):
+        address()
 
 
 def test_paths_count_from_the_profile_that_names_them(tmp_path: Path) -> None:

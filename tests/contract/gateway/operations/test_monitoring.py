@@ -14,11 +14,18 @@ from gateway import metrics
 from gateway.database.sessions import Sessions
 from gateway.operations import gauges
 from shared.batch_metrics import BatchMetrics
+from shared.memory_metrics import add_memory_metrics
 from tests.support.compose_files import BASE, ROOT, composed
 from tests.support.databases import ON_SQLITE
 
 MONITORING = ROOT / "monitoring"
 DASHBOARD: dict[str, Any] = json.loads((MONITORING / "grafana/dashboards/contrafact.json").read_text(encoding="utf-8"))
+RULES = [
+    rule
+    for group in yaml.safe_load((ROOT / "k8s/alerts.yaml").read_text(encoding="utf-8"))["groups"]
+    for rule in group["rules"]
+]
+OF_PROMETHEUS = {"up": {"job", "instance"}}  # what it adds by itself
 QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
 
 
@@ -27,6 +34,7 @@ def exported(sessions: Sessions) -> dict[str, set[str]]:
     registry = CollectorRegistry()
     BatchMetrics("caption_service", registry).count("done")
     registry.register(gauges.Work(sessions))
+    add_memory_metrics(registry)
     metrics.CALLS.labels("caption_service", "/v1/captions", "200").observe(1)
     metrics.RECORDED.labels("/v1/captions", "found").inc()
     metrics.STEPS.labels("image", "done").observe(1)
@@ -50,6 +58,39 @@ def test_the_dashboard_asks_for_metrics_and_labels_that_exist(sessions: Sessions
         labels = {label for group in re.findall(r"by \(([^)]*)\)", query) for label in re.split(r",\s*", group)}
         labels |= set(re.findall(r"[{,]\s*(\w+)\s*[=!]", query))
         assert all(labels <= labels_of[name] for name in names), query
+
+
+@ON_SQLITE
+def test_alert_rules_ask_for_metrics_and_labels_that_exist_and_say_what_to_do(sessions: Sessions) -> None:
+    labels_of = exported(sessions) | OF_PROMETHEUS
+    for rule in RULES:
+        query = rule["expr"]
+        promql_parser.parse(query)
+        selectors = re.findall(r"\b(contrafact_\w+|up)\b(?:\{([^}]*)\})?", query)
+        assert selectors, query
+        for name, matchers in selectors:
+            assert name in labels_of, f"{name}, in {query}"
+            assert set(re.findall(r"(\w+)\s*[=!]", matchers)) <= labels_of[name], query
+        available = set().union(*(labels_of[name] for name, _ in selectors))
+        kept = {label for group in re.findall(r"by \(([^)]*)\)", query) for label in re.split(r",\s*", group)}
+        assert kept <= available, query
+        text = " ".join(rule["annotations"].values())
+        shown = set(re.findall(r"\$labels\.(\w+)", text))
+        assert shown <= (kept or available | {"instance"}), rule["alert"]
+        assert rule["annotations"].keys() == {"summary", "action"}
+        assert rule["labels"]["severity"] in ("warning", "critical")
+    subjects = {"QueueOld", "StepsFail", "DeviceErrors", "DiskNearlyFull"}
+    assert {f"Contrafact{subject}" for subject in subjects} <= {rule["alert"] for rule in RULES}
+
+
+def test_prometheus_reads_the_rules_of_the_chart_for_the_parts_that_it_scrapes() -> None:
+    prometheus = yaml.safe_load((MONITORING / "prometheus.yml").read_text(encoding="utf-8"))
+    (path,) = prometheus["rule_files"]
+    assert f"./k8s/alerts.yaml:{path}:ro" in composed(BASE)["services"]["prometheus"]["volumes"]
+    (up,) = (rule["expr"] for rule in RULES if rule["alert"] == "ContrafactPartDown")
+    assert set(re.findall(r"[\w-]+", up.partition('"')[2].partition('"')[0])) == {
+        job["job_name"] for job in prometheus["scrape_configs"]
+    }
 
 
 def test_every_metric_of_the_models_and_of_the_work_is_on_the_dashboard() -> None:

@@ -18,7 +18,11 @@ from shared.schemas.jobs import JobSpec
 # thresholds for LANCE.
 LACKING = {
     ("paper", "instruct"),
-    *((profile, method) for profile in ("tiny-roads", "modern", "modern-80gb") for method in ("lance", "lance-r")),
+    *(
+        (profile, method)
+        for profile in ("tiny-roads", "modern", "modern-24gb", "modern-80gb")
+        for method in ("lance", "lance-r")
+    ),
 }
 
 

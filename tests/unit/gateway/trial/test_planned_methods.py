@@ -16,7 +16,7 @@ from shared.schemas.jobs import JobSpec
 SPEC = JobSpec(task_description="classify the vehicle", models=[])
 
 
-@pytest.mark.parametrize("profile", ["modern", "modern-80gb"])
+@pytest.mark.parametrize("profile", ["modern", "modern-24gb", "modern-80gb"])
 def test_a_profile_with_two_editors_gets_methods_of_both(profile: str) -> None:
     planned = planned_methods([], SPEC, load_profile(profile), [])
     names = {method.name for method in planned if isinstance(method, JobMethod)}

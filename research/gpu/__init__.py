@@ -1,0 +1,1 @@
+"""What to run when a GPU is at hand for half an hour."""
