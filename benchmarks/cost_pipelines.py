@@ -19,9 +19,9 @@ from diffusion_service.control_images import ControlImages, Source
 from diffusion_service.geometry import fit, to_model
 from diffusion_service.schedulers import SCHEDULERS
 from diffusion_service.segmentation import Segmenter
-from shared.images import Pixels, digest
-from shared.profile_diffusion import Diffusion
-from shared.profiles import Profile
+from shared.media.images import Pixels, digest
+from shared.profiles.diffusion import Diffusion
+from shared.profiles.profile import Profile
 from shared.schemas.diffusion import Rendering
 
 

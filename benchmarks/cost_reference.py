@@ -21,7 +21,7 @@ from diffusion_service.alignment import align
 from diffusion_service.attention import CrossEdit, Injection
 from diffusion_service.editors.inversion import Steps
 from diffusion_service.stable_diffusion import StableDiffusion
-from shared.images import Pixels
+from shared.media.images import Pixels
 from shared.problems import NotFinite
 
 CROSS = 0.8  # share of the steps in which cross-attention follows the source's

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, Protocol
 import numpy as np
 
 from gateway.methods.counterfactual import Edit
-from shared.images import Pixels
+from shared.media.images import Pixels
 from tinyworld.objects.proposals import Proposal, proposals
 from tinyworld.objects.render import render
 from tinyworld.objects.world import Scene, sample_scene

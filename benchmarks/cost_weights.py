@@ -17,8 +17,8 @@ from diffusers import AutoencoderKL, ControlNetModel, DDIMScheduler, UNet2DCondi
 from transformers import CLIPTextConfig, CLIPTextModel
 
 from benchmarks.random_networks import random_network
-from shared.profile_diffusion import Diffusion
-from shared.weights import Dtype, Weights
+from shared.profiles.diffusion import Diffusion
+from shared.profiles.weights import Dtype, Weights
 from tinyworld.networks.clip_tokenizer import learn_clip_tokenizer
 
 LAYOUT = {

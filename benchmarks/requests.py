@@ -9,12 +9,12 @@ from gateway.jobs.choices import method_defaults
 from gateway.methods import METHODS
 from gateway.methods.counterfactual import MethodImage, TaskDescription
 from gateway.model_services.clients import ModelServices
-from shared.endpoints import Endpoint, Reply, Request
-from shared.images import encode
-from shared.profiles import load_profile
+from shared.media.images import encode
+from shared.profiles.profile import load_profile
 from shared.schemas.base import Contract, ImagePayload
 from shared.schemas.evaluation import PredictRequest
 from shared.schemas.service import ServiceName
+from shared.service.endpoints import Endpoint, Reply, Request
 from tinyworld.objects.render import render
 from tinyworld.objects.world import CLASSES, sample_scene
 

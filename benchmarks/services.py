@@ -18,10 +18,10 @@ from typing import Any
 
 from benchmarks.measure import Cost, RunningService, running
 from benchmarks.requests import RecordingServices, sources, work_on
-from shared.endpoints import Endpoint
 from shared.schemas.base import Contract
 from shared.schemas.diffusion import RenderRequest
 from shared.schemas.service import SERVICES
+from shared.service.endpoints import Endpoint
 
 AT_ONCE = (4, 8, 16)
 

@@ -11,12 +11,12 @@ from fastapi import FastAPI
 
 from caption_service.engines import ENGINES, Captioner
 from shared.characters import storable
-from shared.devices import Loading, torch_service
-from shared.endpoints import Services
-from shared.profiles import Caption
+from shared.profiles.profile import Caption
 from shared.schemas.caption import CaptionReply, CaptionRequest
-from shared.service_settings import ServiceSettings
-from shared.turns import ComputeTurns
+from shared.service.devices import Loading, torch_service
+from shared.service.endpoints import Services
+from shared.service.settings import ServiceSettings
+from shared.service.turns import ComputeTurns
 
 CODE_REVISION = "1"  # increase it whenever the same request gives another reply under the same weights
 
@@ -27,7 +27,7 @@ def load(loading: Loading[Caption]) -> Captioner:
 
 
 def create_app(settings: ServiceSettings | None = None, turns: ComputeTurns | None = None) -> FastAPI:
-    """Create the service with `settings` (default: from the environment); see `shared.service`."""
+    """Create the service with `settings` (default: from the environment); see `shared.service.model_service`."""
     service = torch_service(
         torch, transformers, "caption_service", CODE_REVISION, lambda profile: profile.caption, load, settings, turns
     )

@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessorList, PreTrainedModel
 
-from shared.control_words import refuse_control_words
-from shared.images import Pixels, decode
+from shared.media.images import Pixels, decode
 from shared.problems import InvalidInput, NotFinite, OutOfMemory
 from shared.schemas.caption import CaptionRequest
 from shared.schemas.service import WeightsInfo
-from shared.service import MakeBatcher
+from shared.service.control_words import refuse_control_words
+from shared.service.model_service import MakeBatcher
 
 
 class NanWatch:

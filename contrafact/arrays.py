@@ -7,7 +7,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shared.images import Pixels
+from shared.media.images import Pixels
 
 
 def is_tensor(values: object) -> bool:

@@ -14,7 +14,7 @@ from contrafact.command_line import URL, JobId, Json, Key, Url, messages, open_c
 from contrafact.profile_calibration import Choice, calibration_tables, chosen_errors, write_profile
 from shared.schemas.calibration import CheckErrorRates, JobCalibration, MethodCalibration
 from shared.schemas.effects import Rate
-from shared.wording import limits, percent
+from shared.words.wording import limits, percent
 
 ProfileFile = Annotated[
     Path | None, typer.Option(metavar="FILE", help="your profile's TOML file; with --write it is changed")

@@ -24,7 +24,7 @@ from shared.schemas.effects import DoseRequest
 from shared.schemas.jobs import JobDetail
 from shared.schemas.results import JobResults
 from shared.schemas.reviews import ConfirmationJob, ConfirmationRequest
-from shared.wording import change_in_words, class_in_words, interval, p_value, points
+from shared.words.wording import change_in_words, class_in_words, interval, p_value, points
 
 Name = str | None
 

@@ -21,9 +21,9 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from cryptography.x509 import load_pem_x509_certificates
 
 from shared import __version__
-from shared.images import encode
+from shared.media.images import encode
+from shared.media.xmp import SOURCE_TYPES
 from shared.schemas.exports import DigitalSource
-from shared.xmp import SOURCE_TYPES
 
 PROVENANCE = "provenance.jsonl"
 _SETTINGS = {"builder": {"thumbnail": {"enabled": False}}, "verify": {"verify_after_sign": False}}

@@ -19,15 +19,15 @@ from rich.console import Console
 from contrafact.client import Client
 from contrafact.progress_display import show_progress, show_upload
 from contrafact.testset_files import LocalSet, NamedPath, gather
-from shared.archives import is_archive
-from shared.class_names import read_label_map
+from shared.media.archives import is_archive
+from shared.media.class_names import read_label_map
+from shared.media.testsets import UNWANTED, distinct, images_to_look_at
 from shared.problems import InvalidInput, Problem, TooLarge
 from shared.schemas.designs import DesignKind
 from shared.schemas.jobs import JobDetail, JobRequest, JobSpec, ManifestImage, MethodChoice, MethodInfo
 from shared.schemas.masks import MaskSpec
 from shared.schemas.plans import JobPlan
 from shared.seeds import derive_digest
-from shared.testsets import UNWANTED, distinct, images_to_look_at
 
 FILES_AT_ONCE = 4
 _LISTED = 5  # files in a message
@@ -278,7 +278,7 @@ def _check(path: Path, pixels: dict[str, str]) -> str:
 
     Raises InvalidInput and TooLarge, as an upload does.
     """
-    from shared.images import decode, digest  # NumPy and Pillow, which only this needs
+    from shared.media.images import decode, digest  # NumPy and Pillow, which only this needs
 
     data = path.read_bytes()
     of_file = hashlib.sha256(data).hexdigest()

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from contrafact.arrays import as_array, channels_first_like, holds_floats
 from contrafact.client import Client
 from contrafact.outcome import change_columns
-from shared.images import Pixels, decode, digest
+from shared.media.images import Pixels, decode, digest
 from shared.schemas.results import CounterfactualView
 
 if TYPE_CHECKING:

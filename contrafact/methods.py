@@ -21,7 +21,7 @@ try:
         Verdict,
     )
     from gateway.methods.schedule import Inputs, Proposal
-    from shared.endpoints import Services
+    from shared.service.endpoints import Services
 except ModuleNotFoundError as error:
     message = f"{error}: methods are part of the system: install `contrafact[embedded]`"
     raise ImportError(message, name=error.name) from error

@@ -13,7 +13,7 @@ from contrafact import printing
 from contrafact.command_line import URL, Json, Key, Url, messages, open_client, print_output
 from contrafact.jatic import DESCRIBED_KIND, jatic_metadata_beside, jatic_spec
 from contrafact.progress_display import show_upload
-from shared.class_names import read_class_names
+from shared.media.class_names import read_class_names
 from shared.schemas.models import ModelSpec, is_model_file
 
 models = typer.Typer(help="Models under test: list them, add your own.", invoke_without_command=True)

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Literal
 from shared.schemas.effects import CellEffect
 from shared.schemas.jobs import ImageFailure
 from shared.schemas.results import CounterfactualView, JobResults, ModelOpinion, PredictionView
-from shared.verdicts import VerdictKind, verdict_of, verdict_sentence
-from shared.wording import nothing_accepted
+from shared.words.verdicts import VerdictKind, verdict_of, verdict_sentence
+from shared.words.wording import nothing_accepted
 
 if TYPE_CHECKING:
     import pandas

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from shared.schemas.designs import Design
 from shared.schemas.plans import DetectableDrop, JobPlan, Sensitivity
-from shared.wording import checks_off_lines
+from shared.words.wording import checks_off_lines
 
 CLASSES_SHOWN = 20
 

@@ -17,9 +17,15 @@ from shared.schemas.metrics import SegmentationMetrics
 from shared.schemas.own_images import OwnImagesView
 from shared.schemas.results import FAILURE_MODES, CounterfactualView, JobResults, ModelResults, PredictionView
 from shared.schemas.reviews import ReviewView
-from shared.stages import in_flight, stage_words
-from shared.verdicts import any_testable, not_settled_sentence, not_testable_sentences, originals_hints, verdict_of
-from shared.wording import (
+from shared.words.stages import in_flight, stage_words
+from shared.words.verdicts import (
+    any_testable,
+    not_settled_sentence,
+    not_testable_sentences,
+    originals_hints,
+    verdict_of,
+)
+from shared.words.wording import (
     NO_FINDING,
     NO_PAIR_COUNTS,
     checks_off_lines,

@@ -13,7 +13,7 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 from tomlkit.items import Comment, Item, Key, Table, Whitespace
 
-from shared.profiles import ProfileError, load_profile, shipped_profiles
+from shared.profiles.profile import ProfileError, load_profile, shipped_profiles
 from shared.schemas.base import DEFAULT_KIND
 from shared.schemas.calibration import (
     CheckErrorRates,
@@ -25,7 +25,7 @@ from shared.schemas.calibration import (
 )
 from shared.schemas.effects import CheckErrors, Judges
 from shared.schemas.validity import ValidityModel
-from shared.wording import limits, percent
+from shared.words.wording import limits, percent
 
 _NOTE = "Made by `contrafact calibrate {}`. They hold for these thresholds and this scorer, on similar images."
 

@@ -32,7 +32,7 @@ from contrafact import printing
 from contrafact.client import Client
 from contrafact.command_line import messages, print_output
 from shared.schemas.jobs import JobDetail
-from shared.stages import stage_words
+from shared.words.stages import stage_words
 
 LONGEST_SILENCE_SECONDS = 30.0
 SHORTEST_GAP_SECONDS = 5.0

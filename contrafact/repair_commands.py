@@ -15,10 +15,10 @@ from rich.text import Text
 from contrafact.client import Client
 from contrafact.command_line import URL, Json, Key, Url, messages, open_client, print_output, writing
 from contrafact.progress_display import show_progress
-from shared.repair_tables import arm_table, class_table
 from shared.schemas.models import ModelSpec
 from shared.schemas.repairs import ARMS, CellFigures, RepairRequest, RepairResult, RepairView
-from shared.wording import SCORE_WORDS
+from shared.words.repair_tables import arm_table, class_table
+from shared.words.wording import SCORE_WORDS
 
 SECONDS_BETWEEN_LOOKS = 1.0
 CELLS_SHOWN = 12

@@ -19,7 +19,7 @@ from contrafact.client import Client
 from contrafact.command_line import URL, JobId, Json, Key, Url, messages, open_client, print_output, writing
 from shared.schemas.effects import Estimate, Rate
 from shared.schemas.studies import Agreement, Paper, QuestionFigures, Side, StudyRequest, StudyResults
-from shared.wording import percent
+from shared.words.wording import percent
 
 DEFAULTS = StudyRequest()
 

@@ -22,11 +22,11 @@ from contrafact.client import Client
 from contrafact.command_line import URL, JobId, Json, Key, Url, messages, open_client, print_rows
 from contrafact.job_files import parse_pair
 from contrafact.progress_display import show_progress
-from shared.markdown import plain, sentence, table
 from shared.schemas.comparisons import ComparisonChoice
 from shared.schemas.suites import MAX_DROP, CellComparison, Judgement, RunResults, RunView, SuiteFilters, SuiteRequest
-from shared.verdicts import is_suspected
-from shared.wording import SCORE_WORDS, class_in_words, interval, percent, points
+from shared.words.markdown import plain, sentence, table
+from shared.words.verdicts import is_suspected
+from shared.words.wording import SCORE_WORDS, class_in_words, interval, percent, points
 
 REVISION_CHARACTERS = 12
 MAX_ROWS = 150  # of the table: GitHub takes 65,536 characters in a comment

@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shared.archives import is_archive
 from shared.characters import visible
-from shared.manifests import ManifestRow
-from shared.testsets import (
+from shared.media.archives import is_archive
+from shared.media.manifests import ManifestRow
+from shared.media.testsets import (
     HEAD_BYTES,
     HIDDEN,
     MAX_CLASS_FILE_BYTES,

@@ -21,10 +21,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from shared.arithmetic import AMPERE, DtypeChoice
+from shared.profiles.arithmetic import AMPERE, DtypeChoice
+from shared.profiles.weights import Dtype
 from shared.schemas.service import WeightsInfo
-from shared.service_settings import AttentionKernel, CompileMode
-from shared.weights import Dtype
+from shared.service.settings import AttentionKernel, CompileMode
 
 logger = logging.getLogger("contrafact.diffusion")
 _Network = TypeVar("_Network", bound=nn.Module)

@@ -15,9 +15,7 @@ from fastapi import FastAPI
 
 from diffusion_service.acceleration import Acceleration
 from diffusion_service.model import DiffusionModel
-from shared.devices import Loading, torch_service
-from shared.endpoints import Services
-from shared.profile_diffusion import Diffusion
+from shared.profiles.diffusion import Diffusion
 from shared.schemas.diffusion import (
     ComposeReply,
     ComposeRequest,
@@ -30,8 +28,10 @@ from shared.schemas.diffusion import (
     RenderReply,
     RenderRequest,
 )
-from shared.service_settings import ServiceSettings
-from shared.turns import ComputeTurns
+from shared.service.devices import Loading, torch_service
+from shared.service.endpoints import Services
+from shared.service.settings import ServiceSettings
+from shared.service.turns import ComputeTurns
 
 CODE_REVISION = "2"  # increase it whenever the same request gives another reply under the same weights
 logger = logging.getLogger("contrafact.diffusion")
@@ -67,7 +67,7 @@ def load(loading: Loading[Diffusion]) -> DiffusionModel:
 
 
 def create_app(settings: ServiceSettings | None = None, turns: ComputeTurns | None = None) -> FastAPI:
-    """Create the service with `settings` (default: from the environment); see `shared.service`."""
+    """Create the service with `settings` (default: from the environment); see `shared.service.model_service`."""
     service = torch_service(
         torch,
         transformers,

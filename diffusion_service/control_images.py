@@ -22,11 +22,11 @@ from transformers import AutoImageProcessor, AutoModelForDepthEstimation
 from diffusion_service.geometry import Fit
 from diffusion_service.hed import HedDetector
 from diffusion_service.segmentation import LabelMap, Segmenter
-from shared.images import Pixels
-from shared.load_progress import reading
+from shared.media.images import Pixels
 from shared.problems import InvalidInput, NotFinite
+from shared.profiles.weights import Weights
 from shared.schemas.diffusion import ControlKind, ControlRegion
-from shared.weights import Weights
+from shared.service.load_progress import reading
 
 
 class DepthEstimator:

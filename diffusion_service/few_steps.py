@@ -13,11 +13,11 @@ from diffusion_service.loading import load
 from diffusion_service.schedulers import Sampling
 from diffusion_service.stable_diffusion import StableDiffusion
 from diffusion_service.unets import load_unet, merge, whole_unet
-from shared.load_progress import reading
 from shared.problems import InvalidInput
-from shared.profile_diffusion import Diffusion, FewStep
-from shared.profile_unets import Lora, WholeUNet
-from shared.weights import Weights
+from shared.profiles.diffusion import Diffusion, FewStep
+from shared.profiles.unets import Lora, WholeUNet
+from shared.profiles.weights import Weights
+from shared.service.load_progress import reading
 
 
 @dataclass(frozen=True, slots=True)

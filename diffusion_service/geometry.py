@@ -14,7 +14,7 @@ from math import ceil, sqrt
 import cv2
 import numpy as np
 
-from shared.images import Pixels
+from shared.media.images import Pixels
 
 MAX_AREA = 2.0  # in squares of the native resolution; an image wider than 2 : 1 gets a smaller short side
 

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate, max_pool2d
 
 from diffusion_service.loading import local_file
-from shared.images import Pixels
-from shared.load_progress import reading
+from shared.media.images import Pixels
 from shared.problems import NotFinite
-from shared.profile_diffusion import EdgeDetector
+from shared.profiles.diffusion import EdgeDetector
+from shared.service.load_progress import reading
 
 BLOCKS = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))  # channels and convolutions
 

@@ -32,9 +32,9 @@ from diffusion_service.geometry import to_source
 from diffusion_service.once import Once
 from diffusion_service.replies import of_source
 from diffusion_service.stable_diffusion import NOT_FINITE, StableDiffusion
-from shared.images import Pixels, decode, encode
+from shared.media.images import Pixels, decode, encode
 from shared.problems import InvalidInput, NotFinite, UnusableReply
-from shared.profile_instruct import FormField, Instruct, InstructPipeline, InstructPix2Pix, InstructServer, OneStep
+from shared.profiles.instruct import FormField, Instruct, InstructPipeline, InstructPix2Pix, InstructServer, OneStep
 from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import InstructReply, InstructRequest
 

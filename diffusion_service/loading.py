@@ -17,9 +17,9 @@ from diffusion_service.acceleration import OFF, Acceleration
 from diffusion_service.prompts import PromptEncoder
 from diffusion_service.schedulers import Sampling
 from diffusion_service.stable_diffusion import StableDiffusion
-from shared.load_progress import reading
+from shared.profiles.weights import Weights
 from shared.schemas.diffusion import ControlKind
-from shared.weights import Weights
+from shared.service.load_progress import reading
 
 Network = TypeVar("Network", bound=torch.nn.Module)
 

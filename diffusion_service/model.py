@@ -38,11 +38,10 @@ from diffusion_service.replies import edit_reply, render_reply
 from diffusion_service.segmentation import NOT_FINITE as SEGMENTER_NOT_FINITE
 from diffusion_service.segmentation import Segmenter
 from diffusion_service.stable_diffusion import NOT_FINITE, StableDiffusion
-from shared.devices import info_in_tf32
-from shared.images import Pixels, decode, digest, encode
+from shared.media.images import Pixels, decode, digest, encode
+from shared.media.regions import Mask
 from shared.problems import InvalidInput, NotFinite, OutOfMemory, Problem
-from shared.profile_diffusion import Diffusion
-from shared.regions import Mask
+from shared.profiles.diffusion import Diffusion
 from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import (
     ComposeReply,
@@ -64,7 +63,8 @@ from shared.schemas.diffusion import (
     chosen_controls,
 )
 from shared.schemas.service import WeightsInfo
-from shared.service import MakeBatcher
+from shared.service.devices import info_in_tf32
+from shared.service.model_service import MakeBatcher
 
 # Six hexadecimal digits per class.
 _ADE20K = """

@@ -21,9 +21,9 @@ from torch.nn.functional import avg_pool2d, interpolate
 
 from diffusion_service.schedulers import HoldingUniPC
 from diffusion_service.segmentation import LabelMap
-from shared.images import Pixels
+from shared.media.images import Pixels
+from shared.media.regions import Mask, connected_regions, overlap
 from shared.problems import InvalidInput
-from shared.regions import Mask, connected_regions, overlap
 from shared.schemas.diffusion import RegionOutcome
 
 OUTLINE = 0.012  # half the width of the band in which seams are measured along an outline, in shares of the short side

@@ -16,7 +16,7 @@ from diffusion_service.once import Once
 from diffusion_service.protection import union
 from diffusion_service.stable_diffusion import NOT_FINITE
 from shared.chunks import chunks
-from shared.images import Pixels, digest, encode
+from shared.media.images import Pixels, digest, encode
 from shared.problems import NotFinite
 from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import (

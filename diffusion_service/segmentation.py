@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from PIL import Image
 from transformers import AutoImageProcessor, AutoModelForSemanticSegmentation
 
-from shared.devices import tensor_float_32
-from shared.images import Pixels
-from shared.load_progress import reading
+from shared.media.images import Pixels
 from shared.problems import NotFinite
-from shared.weights import Weights
+from shared.profiles.weights import Weights
+from shared.service.devices import tensor_float_32
+from shared.service.load_progress import reading
 
 NOT_FINITE = "the segmenter's output has NaN or infinity; set CONTRAFACT_DTYPE to float32 or bfloat16"
 

@@ -17,7 +17,7 @@ from diffusion_service.acceleration import OFF, Acceleration
 from diffusion_service.attention import Injection
 from diffusion_service.prompts import Conditioning, PromptEncoder
 from diffusion_service.schedulers import Sampling
-from shared.images import Pixels
+from shared.media.images import Pixels
 from shared.problems import NotFinite
 from shared.schemas.diffusion import ControlKind
 

@@ -21,9 +21,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from diffusion_service.loading import for_inference, load_network, local_file, read_json
-from shared.load_progress import reading
-from shared.profile_unets import InputLayer, Lora, WholeUNet
-from shared.weights import Dtype, Weights
+from shared.profiles.unets import InputLayer, Lora, WholeUNet
+from shared.profiles.weights import Dtype, Weights
+from shared.service.load_progress import reading
 
 # The configuration values of a UNet that ControlNets and text encoders depend on.
 _SHARED_CONFIG = (

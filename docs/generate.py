@@ -14,7 +14,7 @@ from typing import Any
 
 from docs.program_pages import commands_page, problems_page, profiles_page, row, settings_page
 from gateway.methods import METHODS
-from shared.profiles import Profile, load_profile, shipped_profiles
+from shared.profiles.profile import Profile, load_profile, shipped_profiles
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

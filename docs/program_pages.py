@@ -15,9 +15,9 @@ from contrafact.cli import app
 from gateway.commands import app as operator_app
 from gateway.settings import Settings
 from shared.problems import problem_types
-from shared.profiles import load_profile, shipped_profiles
-from shared.service_settings import ServiceSettings
-from shared.weights import Server, Weights
+from shared.profiles.profile import load_profile, shipped_profiles
+from shared.profiles.weights import Server, Weights
+from shared.service.settings import ServiceSettings
 
 CONNECTION_OPTIONS = {"--json", "--url", "--api-key"}  # of nearly every command; reference/cli.md explains them once
 TRAINER_SETTINGS = ("profile", "device", "threads", "max_image_pixels", "metrics_port")

@@ -14,7 +14,7 @@ if __name__ == "__main__" and sys.path[0] == os.getcwd() != str(Path(__file__).r
 from embedded.directory import DirectoryInUse
 from embedded.run import end_process, run_embedded
 from embedded.stop_signals import StopSignal
-from shared.profiles import ProfileError
+from shared.profiles.profile import ProfileError
 
 
 def main() -> None:

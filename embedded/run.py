@@ -1,8 +1,9 @@
 """Run the whole system in one process: the deployed apps, worker and methods over SQLite and a directory.
 
 Threads serve gateway and model services on loopback ports. Celery's worker is a thread on an in-memory broker. Two
-batches are computed at a time, for the oldest source images first (`shared.turns`). The gateway answers at once; steps
-wait until the services are loaded. After a restart on the same directory, even after a crash, unfinished jobs resume.
+batches are computed at a time, for the oldest source images first (`shared.service.turns`). The gateway answers at
+once; steps wait until the services are loaded. After a restart on the same directory, even after a crash, unfinished
+jobs resume.
 
 Run Celery's worker in a thread of this process, on the in-memory broker.
 
@@ -51,21 +52,21 @@ from gateway.queue.celery_tasks import wake_worker
 from gateway.repairs import dispatch
 from gateway.settings import Settings
 from gateway.worker.worker import Worker, register
-from shared import problem_replies
-from shared.celery_app import open_celery
-from shared.devices import unused_cuda
-from shared.logging import ROOT, JsonFormatter, mask
+from shared.media.storage import DirectoryStore
 from shared.package import module as own_module
 from shared.package import uninterrupted
-from shared.problem_replies import problem_reply
 from shared.problems import Forbidden, NotReady
-from shared.profiles import load_profile
+from shared.profiles.profile import load_profile
 from shared.schemas.repairs import QUEUE
 from shared.schemas.service import SERVICES, ServiceName
-from shared.service_settings import ServiceSettings
-from shared.storage import DirectoryStore
-from shared.threads import compute_threads, openmp_threads, usable_cores
-from shared.turns import ComputeTurns
+from shared.service import problem_replies
+from shared.service.celery_app import open_celery
+from shared.service.devices import unused_cuda
+from shared.service.logging import ROOT, JsonFormatter, mask
+from shared.service.problem_replies import problem_reply
+from shared.service.settings import ServiceSettings
+from shared.service.threads import compute_threads, openmp_threads, usable_cores
+from shared.service.turns import ComputeTurns
 
 LIBRARIES = frozenset({"transformers", "diffusers", "huggingface_hub", "sklearn", "torch", "torchvision", "timm"})
 START_SECONDS = 30.0
@@ -106,7 +107,8 @@ def run_embedded(
     `port` 0 takes a free one. `images_in_flight` None: `CONTRAFACT_IMAGES_IN_FLIGHT`, or its default. With
     `service_urls`, these model services are used and none is started. `in_process` are further models under test, by
     name: objects of this process. At the end, batches get `drain_seconds` to finish.
-    Raises `embedded.directory.DirectoryInUse`, `shared.profiles.ProfileError`, and OSError for a port that is taken.
+    Raises `embedded.directory.DirectoryInUse`, `shared.profiles.profile.ProfileError`, and OSError for a port that is
+    taken.
     """
     directory = directory.resolve()
     chosen = load_profile(profile)

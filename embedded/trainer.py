@@ -13,10 +13,10 @@ from typing import Any
 
 from celery import Celery
 
+from shared.media.storage import ObjectStore
 from shared.package import module as own_module
 from shared.problems import DependencyFailed
 from shared.schemas.repairs import REPAIR, RepairLease
-from shared.storage import ObjectStore
 
 STOP_SECONDS = 30.0
 # Of decoded images. More hardly helps: an arm reads most images once or twice, and every arm is judged on all in turn.

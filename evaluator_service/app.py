@@ -20,14 +20,14 @@ from evaluator_service.models_under_test.in_process import InProcessModel
 from evaluator_service.models_under_test.kinds import KINDS
 from evaluator_service.models_under_test.onnx_file import onnx_provider
 from evaluator_service.models_under_test.sandbox import hide_process
-from shared.devices import Loading, choose_device, torch_service
-from shared.endpoints import MODELS, Endpoint, Services
-from shared.profile_evaluator import Evaluator
+from shared.profiles.evaluator import Evaluator
 from shared.schemas.base import Contract
 from shared.schemas.evaluation import ModelsReply
-from shared.service import ModelService
-from shared.service_settings import ServiceSettings
-from shared.turns import ComputeTurns
+from shared.service.devices import Loading, choose_device, torch_service
+from shared.service.endpoints import MODELS, Endpoint, Services
+from shared.service.model_service import ModelService
+from shared.service.settings import ServiceSettings
+from shared.service.turns import ComputeTurns
 
 CODE_REVISION = "4"  # increase it whenever the same request gives another reply under the same weights
 Body = TypeVar("Body", bound=Contract)
@@ -44,7 +44,7 @@ def create_app(
     turns: ComputeTurns | None = None,
     in_process: Mapping[str, InProcessModel] | None = None,
 ) -> FastAPI:
-    """Create the service with `settings` (default: from the environment); see `shared.service`.
+    """Create the service with `settings` (default: from the environment); see `shared.service.model_service`.
 
     Without settings, the process is the service's own: uploaded models cannot read the keys in its environment.
     `in_process` are further models under test, by name: objects of this process.

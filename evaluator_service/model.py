@@ -48,12 +48,10 @@ from evaluator_service.models_under_test.uploads import RunningModel, UploadedMo
 from evaluator_service.shapes import shapes_reply
 from evaluator_service.similarity import Scorer, TextEmbedder
 from shared.chunks import chunks
-from shared.devices import info_in_tf32, plain_float_32, tensor_float_32
-from shared.images import Pixels, decode
-from shared.load_progress import reading
-from shared.memory_limit import container_memory
+from shared.media.images import Pixels, decode
 from shared.problems import DeadlineExceeded, InvalidInput, NotFinite, NotFound, OutOfMemory
-from shared.profile_evaluator import Evaluator, ModelEndpoint, ModelUnderTest
+from shared.profiles.evaluator import Evaluator, ModelEndpoint, ModelUnderTest
+from shared.profiles.weights import Server
 from shared.schemas.base import Contract, ImagePayload
 from shared.schemas.evaluation import (
     DomainReply,
@@ -76,14 +74,16 @@ from shared.schemas.evaluation import (
     StructureRequest,
 )
 from shared.schemas.service import WeightsInfo
-from shared.service import MakeBatcher
-from shared.service_settings import ServiceSettings
-from shared.weights import Server
+from shared.service.devices import info_in_tf32, plain_float_32, tensor_float_32
+from shared.service.load_progress import reading
+from shared.service.memory_limit import container_memory
+from shared.service.model_service import MakeBatcher
+from shared.service.settings import ServiceSettings
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionUserMessageParam
 
-    from shared.chat_server import ChatServer
+    from shared.service.chat_server import ChatServer
 
 # By default cv2 starts a thread per core, though an image takes less than a millisecond.
 cv2.setNumThreads(1)
@@ -485,7 +485,7 @@ class RemoteJudge:
     @classmethod
     def connect(cls, server: Server) -> RemoteJudge:
         """A judge behind `server`. Raises ValueError if the environment lacks its key."""
-        from shared.chat_server import ChatServer  # a slow import that only a profile with a judge needs
+        from shared.service.chat_server import ChatServer  # a slow import that only a profile with a judge needs
 
         return cls(ChatServer(server))
 

@@ -44,16 +44,12 @@ from evaluator_service.models_under_test.kinds import KINDS
 from evaluator_service.models_under_test.trainable import Trainable, TrainingExample
 from evaluator_service.models_under_test.uploads import unpack
 from evaluator_service.retraining import ArmDataset, copy_weights, pack, train, unpack_checkpoint
-from shared import logging as json_logging
-from shared.celery_app import broker_fault, open_celery
-from shared.device_errors import is_device_failure
-from shared.devices import choose_device
-from shared.gpu import see_one_gpu
-from shared.images import ImageSettings, Mode, Pixels, decode
-from shared.model_health import end_process
-from shared.probes import operations_port
+from shared.media.images import ImageSettings, Mode, Pixels, decode
+from shared.media.storage import ObjectMissing, ObjectStore, image_key, repair_key
+from shared.media.stores import store_at
 from shared.problems import DependencyFailed, DeviceFailed, InvalidInput, NotReady, Problem
-from shared.profiles import load_profile
+from shared.profiles.profile import load_profile
+from shared.profiles.weights import Weights, write_tar
 from shared.schemas.repairs import (
     QUEUE,
     REPAIR,
@@ -67,11 +63,15 @@ from shared.schemas.repairs import (
     RepairOutcome,
     TrainedArm,
 )
-from shared.service import LOADING
-from shared.storage import ObjectMissing, ObjectStore, image_key, repair_key
-from shared.stores import store_at
-from shared.threads import compute_threads
-from shared.weights import Weights, write_tar
+from shared.service import logging as json_logging
+from shared.service.celery_app import broker_fault, open_celery
+from shared.service.device_errors import is_device_failure
+from shared.service.devices import choose_device
+from shared.service.gpu import see_one_gpu
+from shared.service.model_health import end_process
+from shared.service.model_service import LOADING
+from shared.service.probes import operations_port
+from shared.service.threads import compute_threads
 
 CACHED_BYTES = 2 * 1024**3
 

@@ -26,10 +26,10 @@ from transformers.utils.logging import disable_progress_bar
 
 from evaluator_service.models_under_test.hub import load_hub_model
 from evaluator_service.models_under_test.trainable import Trainable, TrainingExample
-from shared.label_maps import VOID
+from shared.media.label_maps import VOID
+from shared.profiles.weights import Weights
 from shared.schemas.repairs import Example, RepairOrder, RepairParameters, TrainedArm
 from shared.seeds import derive_seed
-from shared.weights import Weights
 
 CHECKPOINTS = 8  # of one arm
 WARM_UP = 0.05  # share of the steps

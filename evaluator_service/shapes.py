@@ -3,7 +3,7 @@
 The segmenter's errors on the source image must not count against images derived from it. So each class's IoU with the
 reference is divided by the segmenter's IoU on the source, capped at 1. A class that it does not detect on the source
 (IoU below 0.5) is not judged. For things, each connected region is checked separately. Maps are label
-maps of `shared.label_maps`.
+maps of `shared.media.label_maps`.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shared.images import decode
-from shared.label_maps import OTHER, VOID, Map
+from shared.media.images import decode
+from shared.media.label_maps import OTHER, VOID, Map
+from shared.media.regions import Mask, box_of, connected_regions, overlap
 from shared.problems import InvalidInput
-from shared.regions import Mask, box_of, connected_regions, overlap
 from shared.schemas.evaluation import ShapesOutcome, ShapesReply, ShapesRequest, ThingRegion
 
 DETECTED = 0.5  # lowest IoU at which a class or a thing counts as detected

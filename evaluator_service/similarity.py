@@ -18,9 +18,9 @@ from torch import Tensor
 from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
 from transformers.utils.hub import cached_file
 
-from shared.images import Pixels
-from shared.load_progress import reading
-from shared.weights import Weights
+from shared.media.images import Pixels
+from shared.profiles.weights import Weights
+from shared.service.load_progress import reading
 
 
 class Scorer:

@@ -55,14 +55,15 @@ from gateway.web import plan as plan_page
 from gateway.web import results as results_page
 from gateway.web import routes as pages
 from gateway.web import studies as studies_page
-from shared import __version__, problem_replies
-from shared import logging as json_logging
-from shared.asgi import AccessLog
-from shared.probes import metrics_reply, operations_port
-from shared.problem_replies import problem_reply
+from shared import __version__
 from shared.schemas.base import Contract, ProblemDocument
 from shared.schemas.jobs import EventView, JobRequest, JobSpec
 from shared.schemas.models import ModelSpec
+from shared.service import logging as json_logging
+from shared.service import problem_replies
+from shared.service.asgi import AccessLog
+from shared.service.probes import metrics_reply, operations_port
+from shared.service.problem_replies import problem_reply
 
 logger = logging.getLogger("contrafact.gateway")
 

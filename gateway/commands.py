@@ -33,7 +33,7 @@ from gateway.trial.try_image import TrialImage, trial_page
 from gateway.trial.try_image import try_image as run_trial
 from gateway.worker.replay import replay as make_again
 from shared.problems import Problem
-from shared.profiles import ProfileError, load_profile
+from shared.profiles.profile import ProfileError, load_profile
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 keys = typer.Typer(help="API keys, in the database of CONTRAFACT_DATABASE_URL.", no_args_is_help=True)

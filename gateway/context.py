@@ -12,10 +12,10 @@ from gateway.model_services.clients import ModelServices
 from gateway.queue.celery_tasks import wake_worker
 from gateway.settings import Settings
 from gateway.storage.object_store import open_store
-from shared.celery_app import broker_fault, open_celery
+from shared.media.storage import ObjectMissing, ObjectStore
 from shared.problems import DependencyFailed
-from shared.profiles import Profile, load_profile
-from shared.storage import ObjectMissing, ObjectStore
+from shared.profiles.profile import Profile, load_profile
+from shared.service.celery_app import broker_fault, open_celery
 
 SERVICE_WAIT_SECONDS = 20.0  # a request does not wait for a starting service as long as a worker does
 SERVICE_DEADLINE_SECONDS = 30.0

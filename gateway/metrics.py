@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from prometheus_client import Counter, Histogram
 
-from shared.asgi import SECONDS
+from shared.service.asgi import SECONDS
 
 CALLS = Histogram(
     "contrafact_service_call_seconds",

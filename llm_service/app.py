@@ -13,10 +13,8 @@ from fastapi import FastAPI
 
 from llm_service.engines import ENGINES, LanguageModel
 from llm_service.generation import MaskedWords, generate
-from shared.devices import Loading, torch_service
-from shared.endpoints import Services
 from shared.problems import InvalidInput
-from shared.profiles import Language
+from shared.profiles.profile import Language
 from shared.schemas.language import (
     FillReply,
     FillRequest,
@@ -26,8 +24,10 @@ from shared.schemas.language import (
     ScoreRequest,
 )
 from shared.schemas.service import WeightsInfo
-from shared.service_settings import ServiceSettings
-from shared.turns import ComputeTurns
+from shared.service.devices import Loading, torch_service
+from shared.service.endpoints import Services
+from shared.service.settings import ServiceSettings
+from shared.service.turns import ComputeTurns
 
 CODE_REVISION = "2"  # increase it whenever the same request gives another reply under the same weights
 
@@ -59,7 +59,7 @@ def load(loading: Loading[Language]) -> LanguageModels:
 
 
 def create_app(settings: ServiceSettings | None = None, turns: ComputeTurns | None = None) -> FastAPI:
-    """Create the service with `settings` (default: from the environment); see `shared.service`."""
+    """Create the service with `settings` (default: from the environment); see `shared.service.model_service`."""
     service = torch_service(
         torch, transformers, "llm_service", CODE_REVISION, lambda profile: profile.language, load, settings, turns
     )

@@ -11,9 +11,9 @@ from huggingface_hub import hf_hub_download
 from peft import PeftConfig, PeftModel, PeftType
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from shared.profiles import Adapter
+from shared.profiles.profile import Adapter
+from shared.profiles.weights import Weights
 from shared.schemas.service import WeightsInfo
-from shared.weights import Weights
 
 _CONFIG, _TENSORS = "adapter_config.json", "adapter_model.safetensors"
 

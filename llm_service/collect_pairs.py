@@ -20,10 +20,10 @@ from pathlib import Path
 from llm_service.engines.openai import RemoteLanguageModel
 from llm_service.generation import generate
 from llm_service.pairs import BadLine, Pair, digest_of, in_order, read_lines
-from shared.chat_server import ChatServer
 from shared.problems import GenerationFailed, Problem
+from shared.profiles.weights import Server
 from shared.schemas.language import GenerateRequest
-from shared.weights import Server
+from shared.service.chat_server import ChatServer
 
 
 def main() -> None:

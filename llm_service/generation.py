@@ -23,16 +23,16 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from llm_service.engines import LanguageModel
 from shared.characters import is_storable, storable
-from shared.completion import Completion
-from shared.control_words import control_words, refuse_control_words
-from shared.load_progress import reading
 from shared.problems import GenerationFailed, InvalidInput, NotFinite, OutOfMemory
+from shared.profiles.weights import Weights
 from shared.schemas.language import Filling, FillReply, FillRequest, Gap, GenerateReply, GenerateRequest
 from shared.schemas.service import WeightsInfo
 from shared.seeds import derive_seed
-from shared.server_replies import beginning, count_unusable
-from shared.service import MakeBatcher
-from shared.weights import Weights
+from shared.service.completion import Completion
+from shared.service.control_words import control_words, refuse_control_words
+from shared.service.load_progress import reading
+from shared.service.model_service import MakeBatcher
+from shared.service.server_replies import beginning, count_unusable
 
 LENGTH_STEP = 16  # texts are padded to multiples of this number of tokens; only equal lengths share a batch
 MAX_WORDS = 100  # per gap

@@ -22,9 +22,9 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from llm_service.causal import load_causal
 from llm_service.pairs import Pair
+from shared.profiles.weights import Weights
 from shared.schemas.language import Message
 from shared.schemas.service import WeightsInfo
-from shared.weights import Weights
 
 IGNORED = -100  # the label that torch's cross entropy ignores
 MOST_HELD_OUT = 500

@@ -17,7 +17,7 @@ import torch
 
 from llm_service.pairs import BadLine, Pair, read_lines
 from llm_service.perturber_training import Recipe, train
-from shared.weights import Dtype, Weights
+from shared.profiles.weights import Dtype, Weights
 
 _HELP = {
     "rank": "rank of the adapter's matrices",

@@ -16,8 +16,8 @@ from research.judges.oracles.objects import in_place, judge
 from research.judges.trials import TASK, Evaluator, payload
 from research.measure.counterfactuals import oracle_verdict
 from research.objects.pictures import render_pair
-from shared.images import Pixels, decode
-from shared.profiles import Profile
+from shared.media.images import Pixels, decode
+from shared.profiles.profile import Profile
 
 
 class Oracles:

@@ -36,7 +36,7 @@ from benchmarks.cost_report import Row, measure, ratios, table
 from benchmarks.cost_sources import sources
 from benchmarks.cost_weights import Shape, write_random
 from research.cost_judge import Oracles
-from shared.profiles import load_profile
+from shared.profiles.profile import load_profile
 
 
 def main() -> None:

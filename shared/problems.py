@@ -19,7 +19,7 @@
     ├── DeviceFailed           503  device-failed        the accelerator failed during the request
     └── DeadlineExceeded       504  deadline-exceeded
 
-Raise them anywhere. `shared.problem_replies` turns them into `application/problem+json`; on the caller's side
+Raise them anywhere. `shared.service.problem_replies` turns them into `application/problem+json`; on the caller's side
 `from_reply` turns such a reply back into the same class. The first paragraph of a docstring says what happened, the
 second what to do; `docs.generate` makes a page of them.
 """
@@ -32,8 +32,6 @@ from typing import Self
 
 from pydantic import JsonValue
 from pydantic_core import ErrorDetails
-
-from shared.http_statuses import retry_seconds
 
 PREFIX = "urn:contrafact:problem:"
 MEDIA_TYPE = "application/problem+json"
@@ -281,3 +279,22 @@ def validation_sentence(errors: list[ErrorDetails]) -> str:
     ]
     more = len(errors) - len(lines)
     return "; ".join(lines) + (f"; and {more} more" if more > 0 else "")
+
+
+RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
+"""Statuses of temporary conditions; the same request may succeed later.
+
+409 too: OpenAI's servers send it for a lock that is held, and its client repeats it.
+"""
+
+_ABOUT_THE_CONNECTION = frozenset({401, 402, 403, 404, 405, 407, 410})  # the operator's key, account or address
+
+
+def refuses_content(status: int) -> bool:
+    """Whether the server refuses the content and would refuse it again (400, 413, 415, 422 and similar statuses)."""
+    return 400 <= status < 500 and status not in RETRIED | _ABOUT_THE_CONNECTION
+
+
+def retry_seconds(header: str | None) -> float | None:
+    """The seconds of a `Retry-After` header; None if there is none, or it is a date."""
+    return float(header) if header and header.isascii() and header.isdigit() else None

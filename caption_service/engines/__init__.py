@@ -8,10 +8,10 @@ from typing import Protocol
 from caption_service.engines.blip2 import load_blip2
 from caption_service.engines.image_text_to_text import load_image_text_to_text
 from caption_service.engines.openai import connect_openai
-from shared.devices import Loading
-from shared.profiles import Caption
+from shared.profiles.profile import Caption
 from shared.schemas.caption import CaptionRequest
 from shared.schemas.service import WeightsInfo
+from shared.service.devices import Loading
 
 
 class Captioner(Protocol):

@@ -9,11 +9,11 @@ from torch import Tensor
 from transformers import AutoImageProcessor, AutoTokenizer, Blip2ForConditionalGeneration, Blip2Processor
 
 from caption_service.in_process import InProcessCaptioner, Loaded
-from shared.control_words import control_words
-from shared.devices import Loading
-from shared.images import Pixels
-from shared.load_progress import reading
-from shared.profiles import Caption
+from shared.media.images import Pixels
+from shared.profiles.profile import Caption
+from shared.service.control_words import control_words
+from shared.service.devices import Loading
+from shared.service.load_progress import reading
 
 
 def load_blip2(loading: Loading[Caption]) -> InProcessCaptioner:

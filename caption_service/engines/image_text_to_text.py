@@ -11,12 +11,12 @@ from torch import Tensor
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from caption_service.in_process import InProcessCaptioner, Loaded
-from shared.control_words import control_words
-from shared.devices import Loading
-from shared.images import Pixels
-from shared.load_progress import reading
-from shared.profiles import Caption
-from shared.weights import Weights
+from shared.media.images import Pixels
+from shared.profiles.profile import Caption
+from shared.profiles.weights import Weights
+from shared.service.control_words import control_words
+from shared.service.devices import Loading
+from shared.service.load_progress import reading
 
 
 def load_image_text_to_text(loading: Loading[Caption]) -> InProcessCaptioner:

@@ -6,17 +6,17 @@ import asyncio
 import base64
 from typing import TYPE_CHECKING
 
-from shared.devices import Loading
 from shared.problems import InvalidInput
-from shared.profiles import Caption
+from shared.profiles.profile import Caption
 from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionRequest
-from shared.server_replies import caption_in
+from shared.service.devices import Loading
+from shared.service.server_replies import caption_in
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionUserMessageParam
 
-    from shared.chat_server import ChatServer
+    from shared.service.chat_server import ChatServer
 
 
 class RemoteCaptioner:
@@ -70,7 +70,7 @@ class RemoteCaptioner:
 
 def connect_openai(loading: Loading[Caption]) -> RemoteCaptioner:
     """Create a client of the profile's server; no weights are loaded."""
-    from shared.chat_server import ChatServer  # a slow import that only this engine needs
+    from shared.service.chat_server import ChatServer  # a slow import that only this engine needs
 
     assert loading.weights.server is not None
     return RemoteCaptioner(ChatServer(loading.weights.server), loading.weights.instruction)

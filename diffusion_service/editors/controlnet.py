@@ -22,7 +22,7 @@ from diffusion_service.protection import Region, Shape, find_regions, region_out
 from diffusion_service.schedulers import steps_until_kept
 from diffusion_service.segmentation import Segmenter
 from diffusion_service.stable_diffusion import Control, StableDiffusion
-from shared.images import Pixels, digest
+from shared.media.images import Pixels, digest
 from shared.problems import InvalidInput, NotFinite
 from shared.schemas.diffusion import Controls, Protection, RegionOutcome, Rendering
 

@@ -20,7 +20,7 @@ from kornia.contrib import diamond_square
 from PIL import Image
 from torch import Tensor
 
-from shared.images import Pixels, to_array
+from shared.media.images import Pixels, to_array
 from shared.problems import InvalidInput
 from shared.schemas.diffusion import Corruption, CorruptionKind
 

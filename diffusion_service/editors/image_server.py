@@ -16,11 +16,11 @@ from openai.types import ImagesResponse
 from PIL import Image
 
 from diffusion_service.geometry import fit_area, fit_by_stretching, to_model, to_source
-from shared.images import Pixels, decode, encode
-from shared.openai_connection import OpenAIConnection
+from shared.media.images import Pixels, decode, encode
 from shared.problems import Problem, UnusableReply
-from shared.profile_instruct import FormField, InstructServer
-from shared.server_replies import count_unusable, unusable
+from shared.profiles.instruct import FormField, InstructServer
+from shared.service.openai_connection import OpenAIConnection
+from shared.service.server_replies import count_unusable, unusable
 
 MOST_BYTES = 256 * 1024**2  # of a reply: a PNG of 52 megapixels in base64, even of noise, and a margin
 MULTIPLE = 32  # pixels; sizes of a `resolution`, which every supported model takes

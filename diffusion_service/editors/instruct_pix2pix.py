@@ -23,11 +23,11 @@ from diffusion_service.loading import load
 from diffusion_service.schedulers import Sampling
 from diffusion_service.stable_diffusion import StableDiffusion
 from diffusion_service.unets import merge, whole_unet, with_input_layer
-from shared.images import Pixels, digest
-from shared.load_progress import reading
+from shared.media.images import Pixels, digest
 from shared.problems import InvalidInput, NotFinite
-from shared.profile_instruct import InstructPix2Pix
+from shared.profiles.instruct import InstructPix2Pix
 from shared.schemas.diffusion import InstructRequest
+from shared.service.load_progress import reading
 
 
 @dataclass(frozen=True, slots=True)

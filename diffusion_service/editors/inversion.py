@@ -36,7 +36,7 @@ from diffusion_service.attention import AttentionMaps, Injection
 from diffusion_service.control_images import Source
 from diffusion_service.prompts import Conditioning
 from diffusion_service.stable_diffusion import Control, StableDiffusion
-from shared.images import Pixels
+from shared.media.images import Pixels
 from shared.problems import InvalidInput, NotFinite
 from shared.schemas.diffusion import EditControl, NullText
 

@@ -17,11 +17,11 @@ from diffusion_service.control_images import Source
 from diffusion_service.editors.instruct_pix2pix import InstructItem, InstructKey, black
 from diffusion_service.stable_diffusion import StableDiffusion
 from diffusion_service.unets import copied, merge
-from shared.images import Pixels
-from shared.load_progress import reading
+from shared.media.images import Pixels
 from shared.problems import InvalidInput, NotFinite
-from shared.profile_instruct import OneStep
+from shared.profiles.instruct import OneStep
 from shared.schemas.diffusion import InstructRequest
+from shared.service.load_progress import reading
 
 
 def load_one_step(profile: OneStep, networks: StableDiffusion) -> OneStepEditor:

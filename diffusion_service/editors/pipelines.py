@@ -32,12 +32,12 @@ from transformers.processing_utils import ProcessorMixin
 from diffusion_service.geometry import fit_area, fit_by_stretching, to_model, to_source
 from diffusion_service.once import Once
 from diffusion_service.stable_diffusion import NOT_FINITE
-from shared.images import Pixels
-from shared.load_progress import reading
+from shared.media.images import Pixels
 from shared.problems import InvalidInput, NotFinite
-from shared.profile_instruct import INPAINTING, InstructPipeline, PipelineName
-from shared.profile_unets import MergedLora
-from shared.weights import Weights
+from shared.profiles.instruct import INPAINTING, InstructPipeline, PipelineName
+from shared.profiles.unets import MergedLora
+from shared.profiles.weights import Weights
+from shared.service.load_progress import reading
 
 logger = logging.getLogger("contrafact.diffusion")
 FOLDER = "processor"
@@ -229,7 +229,8 @@ def load_pipeline(profile: InstructPipeline, device: str) -> Any:
             )
         except OSError as error:
             raise OSError(
-                f"{weights.id} is not here as safetensors; fetch it with `python -m shared.fetch_weights`: {error}"
+                f"{weights.id} is not here as safetensors; fetch it with "
+                f"`python -m shared.profiles.fetch_weights`: {error}"
             ) from error
         pipeline.set_progress_bar_config(disable=True)
         pipeline.scheduler = _scheduler(pipeline.scheduler, profile.scheduler_options)

@@ -23,7 +23,7 @@ from diffusion_service.attention import AttentionMaps, CrossEdit, Injection
 from diffusion_service.editors.inversion import Inversion, Steps
 from diffusion_service.prompts import Conditioning
 from diffusion_service.stable_diffusion import Control, StableDiffusion
-from shared.images import Pixels
+from shared.media.images import Pixels
 from shared.problems import InvalidInput, NotFinite
 from shared.schemas.diffusion import LocalBlend, PromptEdit
 

@@ -25,10 +25,10 @@ from gateway.context import intake_limits
 from gateway.intake.intake import take_in
 from gateway.intake.sources import NamedFile
 from gateway.settings import Settings
-from shared.archives import is_archive
+from shared.media.archives import is_archive
+from shared.media.storage import DirectoryStore, image_key
+from shared.media.testsets import TestSet
 from shared.schemas.masks import Label
-from shared.storage import DirectoryStore, image_key
-from shared.testsets import TestSet
 
 LABEL = "label"
 CLASS_LABEL = "ClassLabel"  # the kind of a Hugging Face column with the indices of classes and their names

@@ -12,7 +12,7 @@ from PIL import Image
 
 from contrafact.arrays import as_array, is_tensor
 from embedded.library.datasets import ImageSet, LabelledImage
-from shared.images import Pixels, decode, encode, from_pillow
+from shared.media.images import Pixels, decode, encode, from_pillow
 from shared.problems import InvalidInput, Problem, TooLarge
 
 Content = TypeVar("Content")
@@ -27,7 +27,7 @@ def pixels_of(image: object, *, channels_first: bool | None = None) -> Pixels:
     Arrays are height × width, height × width × channels, or with `channels_first` channels × height × width; tensors
     are channels first unless `channels_first` is False. Values are uint8, or floats from 0 to 1. Of a PIL image,
     orientation, colour profile, 16 bits and transparency are treated as a file's (docs/reference/image-files.md).
-    Raises ValueError, and for files and PIL images what `shared.images.canonical` raises.
+    Raises ValueError, and for files and PIL images what `shared.media.images.canonical` raises.
     """
     if isinstance(image, str | Path):
         return decode(Path(image).read_bytes())

@@ -31,7 +31,7 @@ from evaluator_service.models_under_test.hub import names_by_index, own_names
 from evaluator_service.models_under_test.in_process import InProcessModel
 from evaluator_service.models_under_test.kinds.classification import CLASSIFICATION, refuse_other_rows
 from evaluator_service.models_under_test.outputs import NamedOutputs, output_of, softmax
-from shared.images import Pixels
+from shared.media.images import Pixels
 from shared.problems import InvalidInput
 from shared.schemas.models import CONFIG_NAME, INDEX_NAME, PROCESSOR_NAME, ModelSpec, Output, is_model_file
 

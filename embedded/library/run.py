@@ -23,11 +23,11 @@ from embedded.library.images import UNUSABLE, first_pixels, named_problem, png_o
 from embedded.library.models import Alias, Upload, own_classes, prepare_model
 from embedded.run import LOG, Embedded, quiet_libraries, run_embedded
 from evaluator_service.models_under_test.in_process import InProcessModel
-from shared.endpoints import INFO
+from shared.media.testsets import distinct
 from shared.problems import NotReady, Problem, from_reply
 from shared.schemas.jobs import JobDetail, JobRequest, ManifestImage, MethodChoice, MethodInfo
 from shared.schemas.results import CounterfactualView
-from shared.testsets import distinct
+from shared.service.endpoints import INFO
 
 PICTURED = 48  # counterfactuals whose pictures an outcome holds
 PICTURE_SIDE = 384

@@ -29,10 +29,10 @@ from evaluator_service.models_under_test.loading import load_folder, try_out
 from evaluator_service.models_under_test.messages import Batch, Limits, Load, Ready, Reply, receive, receive_array, send
 from evaluator_service.models_under_test.onnx_file import TensorBound
 from evaluator_service.models_under_test.sandbox import Connections
-from shared import logging as json_logging
-from shared.device_errors import is_device_failure, is_out_of_memory
-from shared.images import Pixels
+from shared.media.images import Pixels
 from shared.problems import NotFinite, Problem
+from shared.service import logging as json_logging
+from shared.service.device_errors import is_device_failure, is_out_of_memory
 
 MEBIBYTE = 1024**2
 MAX_DETAIL = 1000

@@ -22,10 +22,9 @@ import httpx
 from evaluator_service.models_under_test.kinds import KINDS, Answer
 from shared.certificates import tls_fault, trusted
 from shared.chunks import chunks
-from shared.http_statuses import RETRIED, refuses_content, retry_seconds
-from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput
-from shared.profile_evaluator import ModelEndpoint
-from shared.server_replies import IDENTITY, limited, refuse_compression
+from shared.problems import RETRIED, DeadlineExceeded, DependencyFailed, InvalidInput, refuses_content, retry_seconds
+from shared.profiles.evaluator import ModelEndpoint
+from shared.service.server_replies import IDENTITY, limited, refuse_compression
 
 ATTEMPTS = 5
 LONGEST_PAUSE = 10.0

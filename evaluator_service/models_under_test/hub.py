@@ -21,8 +21,8 @@ from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from shared.problems import InvalidInput
+from shared.profiles.weights import Weights
 from shared.schemas.models import CONFIG_NAME
-from shared.weights import Weights
 
 FACTOR = 4  # tied parameters count twice, and weights in half precision are built in single precision
 SLACK_BYTES = 4 * 1024**2

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 
-from shared.images import Pixels
+from shared.media.images import Pixels
 from shared.problems import InvalidInput
 from shared.schemas.base import Kind
 from shared.schemas.service import WeightsInfo

@@ -13,10 +13,10 @@ from evaluator_service.models_under_test.kinds import KINDS, LoadedModel
 from evaluator_service.models_under_test.onnx_file import TensorBound, refuse_large_tensors
 from evaluator_service.models_under_test.outputs import NOT_FINITE, finite
 from shared.problems import InvalidInput, NotFinite, OutOfMemory, Problem, validation_sentence
-from shared.profile_evaluator import ModelUnderTest
+from shared.profiles.evaluator import ModelUnderTest
+from shared.profiles.weights import Weights
 from shared.schemas.base import DEFAULT_KIND, Kind
 from shared.schemas.models import ONNX_NAME, ModelDescription, read_description
-from shared.weights import Weights
 
 MAX_DETAIL = 500
 _LOOKS = ((75, 97), (64, 64))  # height × width of the images that a new model is tried on

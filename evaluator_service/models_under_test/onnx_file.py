@@ -31,7 +31,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 from evaluator_service.models_under_test.hub import names_by_index
 from evaluator_service.models_under_test.preprocessing import Prepare, from_description, processors
 from shared.chunks import chunks
-from shared.images import Pixels
+from shared.media.images import Pixels
 from shared.problems import InvalidInput, OutOfMemory
 from shared.schemas.models import CONFIG_NAME, DESCRIPTION_NAME, ONNX_NAME, PROCESSOR_NAME, ModelDescription
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from transformers import AutoImageProcessor
 
-from shared.images import Pixels
+from shared.media.images import Pixels
 from shared.problems import InvalidInput
 from shared.schemas.models import Preprocessing
 

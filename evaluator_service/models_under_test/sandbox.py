@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from evaluator_service.models_under_test.kinds import KINDS
 from evaluator_service.models_under_test.messages import Batch, Limits, Load, Ready, Reply, receive, receive_array, send
 from evaluator_service.models_under_test.outputs import finite
-from shared.images import Pixels
+from shared.media.images import Pixels
 from shared.package import module
 from shared.problems import DependencyFailed, DeviceFailed, InvalidInput, ModelStopped, NotFinite, OutOfMemory, Problem
 from shared.schemas.base import DEFAULT_KIND, Kind

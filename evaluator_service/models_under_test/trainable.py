@@ -19,12 +19,12 @@ from evaluator_service.models_under_test.hub import load_hub_model, own_names
 from evaluator_service.models_under_test.outputs import NamedOutputs
 from evaluator_service.models_under_test.preprocessing import processors
 from shared.chunks import chunks
-from shared.images import Pixels
+from shared.media.images import Pixels
 from shared.problems import InvalidInput
+from shared.profiles.weights import Weights
 from shared.schemas.base import Kind
 from shared.schemas.models import DESCRIPTION_NAME, ONNX_NAME, ModelDescription, read_description
 from shared.schemas.repairs import Judgement
-from shared.weights import Weights
 
 JUDGED_AT_ONCE = 32
 IGNORED = -100  # torch's index for pixels that do not count in the loss

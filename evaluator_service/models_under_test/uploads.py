@@ -34,13 +34,13 @@ from numpy.typing import NDArray
 from evaluator_service.models_under_test.messages import Limits
 from evaluator_service.models_under_test.quarantine import Quarantine
 from evaluator_service.models_under_test.sandbox import ProcessKilled, Sandbox, Spawner
-from shared.batching import BatchTooLong, MicroBatcher
 from shared.certificates import trusted
-from shared.images import Pixels
+from shared.media.images import Pixels
 from shared.problems import DependencyFailed, DeviceFailed, InvalidInput, ModelStopped, NotFinite, NotFound, TooLarge
 from shared.schemas.evaluation import UploadedModel
 from shared.schemas.models import is_model_file
-from shared.service import MakeBatcher
+from shared.service.batching import BatchTooLong, MicroBatcher
+from shared.service.model_service import MakeBatcher
 
 SHARE = 0.5  # of the limit: a batch may take longer than its images did
 CACHED = 4

@@ -1,4 +1,4 @@
-"""Metrics of segmenters from confusion counts (`shared.label_maps`): IoU, accuracy. Numpy only."""
+"""Metrics of segmenters from confusion counts (`shared.media.label_maps`): IoU, accuracy. Numpy only."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scipy.stats import t
 from gateway.analysis.certainty import LEVEL
 from gateway.analysis.effects import Floats, Integers
 from gateway.analysis.limits import LEAST_SOURCES
-from shared.label_maps import hits_and_union, overlaps
+from shared.media.label_maps import hits_and_union, overlaps
 from shared.schemas.effects import Interval
 from shared.schemas.metrics import ConfusionMatrix, SegmentationScores
 

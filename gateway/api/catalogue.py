@@ -7,9 +7,9 @@ from fastapi import APIRouter
 from gateway.api.dependencies import Gateway, problems
 from gateway.jobs import choices
 from gateway.operations.startup import refuse_unready
-from shared.endpoints import HEALTHZ, READYZ
 from shared.schemas.jobs import MethodsReply
 from shared.schemas.profiles import ProfilesReply
+from shared.service.endpoints import HEALTHZ, READYZ
 
 router = APIRouter(tags=["catalogue"])
 health = APIRouter(tags=["health"])

@@ -16,10 +16,10 @@ from gateway.intake.mask_files import keep_colours, keep_values
 from gateway.intake.sources import keep_image
 from gateway.results.provenance import packet_of_image
 from gateway.storage import images
+from shared.media.storage import image_key
+from shared.media.xmp import with_xmp, xmp_bytes
 from shared.problems import InvalidInput
 from shared.schemas.images import ImageView
-from shared.storage import image_key
-from shared.xmp import with_xmp, xmp_bytes
 
 router = APIRouter(tags=["images"])
 DIGEST = r"^[0-9a-f]{64}$"

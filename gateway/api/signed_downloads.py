@@ -11,8 +11,8 @@ from fastapi import APIRouter, Path, Query
 from fastapi.responses import FileResponse
 
 from gateway.api.dependencies import Gateway
+from shared.media.storage import LINK_PATH, DirectoryStore, ObjectMissing
 from shared.problems import Forbidden, NotFound
-from shared.storage import LINK_PATH, DirectoryStore, ObjectMissing
 
 router = APIRouter(include_in_schema=False)
 

@@ -13,7 +13,8 @@ from gateway.api.dependencies import Gateway, JobId, Owner, problems
 from gateway.context import Context, read_stored
 from gateway.database.sessions import reading
 from gateway.feedback import raters, ratings, studies
-from shared.images import encode, to_array
+from shared.media.images import encode, to_array
+from shared.media.storage import image_key
 from shared.schemas.studies import (
     AnswersStored,
     InvitationsReply,
@@ -24,7 +25,6 @@ from shared.schemas.studies import (
     StudyResults,
     StudyView,
 )
-from shared.storage import image_key
 
 Responses = dict[int | str, dict[str, Any]]  # as FastAPI takes them
 

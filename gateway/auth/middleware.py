@@ -29,11 +29,11 @@ from gateway.auth.keys import PREFIX, Caller, Limits
 from gateway.context import Context
 from gateway.database.sessions import DATABASE_AWAY
 from gateway.database.tables import LOCAL_OWNER
-from shared.admission import Spool
-from shared.endpoints import HEALTHZ, READYZ
-from shared.problem_replies import problem_reply
+from shared.media.admission import Spool
+from shared.media.storage import LINK_PATH
 from shared.problems import Forbidden, Malformed, NotReady, Problem, TooLarge, Unauthorized
-from shared.storage import LINK_PATH
+from shared.service.endpoints import HEALTHZ, READYZ
+from shared.service.problem_replies import problem_reply
 
 LUMP_BYTES = 8 * 1024**2  # bodies of unknown length are counted in steps of this size
 OPEN_PATHS = frozenset({HEALTHZ, READYZ, "/openapi.json", "/login"})

@@ -19,8 +19,8 @@ from gateway.results.rounds import rounds_of
 from gateway.results.stream import relation_of
 from shared.problems import Conflict, InvalidInput
 from shared.schemas.comparisons import CellDifference, ComparisonChoice, Pairing
-from shared.verdicts import is_suspected
-from shared.wording import change_in_words, class_in_words, points
+from shared.words.verdicts import is_suspected
+from shared.words.wording import change_in_words, class_in_words, points
 
 
 class Side(NamedTuple):

@@ -58,7 +58,7 @@ class Login(Table):
 
 
 class Image(Table):
-    """An image in the object store, under the key of its digest (canonical pixels; see `shared.storage`).
+    """An image in the object store, under the key of its digest (canonical pixels; see `shared.media.storage`).
 
     `unreferenced_since` is when housekeeping first saw that no row needs it (`gateway.operations.housekeeping`).
     """
@@ -96,7 +96,7 @@ class Upload(Table):
 
 
 class ModelUnderTest(Table):
-    """A model under test that its owner uploaded; the package is in the object store under `shared.storage.model_key`.
+    """A model under test that its owner uploaded; its package is in the object store under `storage.model_key`.
 
     `digest` is the package's SHA-256, `classes` are the names of its outputs. The row is written after the package.
     """

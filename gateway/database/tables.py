@@ -48,7 +48,6 @@ from gateway.database.table_base import (
     Table as Table,  # re-exported: imported from here, its metadata has all tables
 )
 from gateway.methods import JobMethod
-from shared.logging import request_id
 from shared.schemas.base import JsonObject, Kind
 from shared.schemas.designs import RoundPlan
 from shared.schemas.jobs import JobState, Purpose, Stage
@@ -56,6 +55,7 @@ from shared.schemas.repairs import RepairProgress, RepairRequest, RepairResult
 from shared.schemas.results import JobResults
 from shared.schemas.service import ServiceInfo
 from shared.schemas.suites import SuiteFilters
+from shared.service.logging import request_id
 
 OF_SUITES: tuple[Purpose, ...] = ("suite", "run")
 _UNFINISHED_SQL = "state IN ('pending', 'leased')"

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from typing import IO
 
 from gateway.results.provenance import packet_of
+from shared.media.xmp import with_xmp
 from shared.schemas.exports import MASKS, NOTE_NAME, ExportedImage, ExportNote
-from shared.xmp import with_xmp
 
 MOST_BYTES = 80  # of a path component, so that a member's path fits the 255 bytes of most file systems
 UNLABELLED = "unlabelled"

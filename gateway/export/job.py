@@ -32,12 +32,12 @@ from gateway.jobs import jobs
 from gateway.jobs.task_description import rename_masks
 from shared import __version__
 from shared.characters import csv_cell
-from shared.label_maps import VOID
+from shared.media.label_maps import VOID
+from shared.media.storage import ObjectStore, image_key
 from shared.problems import Conflict
 from shared.schemas.exports import ExportedImage, ExportNote, FormatName
 from shared.schemas.masks import MaskClass, MaskSpec
 from shared.seeds import derive_digest
-from shared.storage import ObjectStore, image_key
 
 _COLUMNS = (
     "label", "arm", "id", "group", "null_id", "position", "source_name", "method", "ordinal", "seed", "factor",

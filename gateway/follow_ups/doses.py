@@ -24,7 +24,7 @@ from gateway.methods.counterfactual import MethodParameters
 from gateway.methods.doses import DOSES, EDITORS, DosedEdit
 from gateway.results.cells import value_side
 from shared.problems import Conflict, InvalidInput
-from shared.profile_diffusion import Diffusion
+from shared.profiles.diffusion import Diffusion
 from shared.schemas.base import JsonObject
 from shared.schemas.effects import FULL_DOSE, MOST_DOSED_EDITS, Cell, DoseRequest
 from shared.schemas.jobs import JobDetail, JobSpec, ManifestImage, MethodChoice

@@ -8,10 +8,10 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from shared.archives import is_tar
 from shared.characters import is_deceptive
+from shared.media.archives import is_tar
+from shared.media.testsets import is_hidden, is_spreadsheet
 from shared.problems import Malformed, TooLarge
-from shared.testsets import is_hidden, is_spreadsheet
 
 MAX_NAME_CHARACTERS = 1_000
 MAX_RATIO = 100  # unpacked to packed bytes; photographs hardly shrink, and flat drawings stay below 50

@@ -32,7 +32,7 @@ from gateway.intake.archive_members import (
     check_name,
     unreadable,
 )
-from shared.archives import beginning, is_tar
+from shared.media.archives import beginning, is_tar
 from shared.problems import Malformed, TooLarge
 
 MAX_DIRECTORY_BYTES = 32 * 1024**2  # a zip's central directory is read in one piece
@@ -79,7 +79,7 @@ def open_members(
     refuse: Callable[[str], None] = lambda name: None,
     hidden: Callable[[str], None] = lambda name: None,
 ) -> Iterator[OpenMember]:
-    """The files of a zip, tar or tar.gz in the archive's order, without those that `shared.testsets` calls hidden.
+    """The files of a zip, tar or tar.gz in the archive's order, without those that `testsets` calls hidden.
 
     `refuse` is called with each file's name before its content is read, and may raise; `hidden` with the names of those
     left out. Raises `Malformed` for an unreadable archive and `TooLarge` beyond the limits, perhaps after some members.

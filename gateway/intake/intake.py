@@ -3,9 +3,9 @@
     file or member ──decode, under limits──► canonical PNG in the object store ──► SourceFile(digest, label)
                    └─ not usable ──────────► SourceFile(failure), a failed source image; the others go on
 
-What is an image, what is left out, and where labels come from, `shared.testsets` decides. Masks are matched by stem or
-by the manifest (`gateway.intake.masks`); an image with an unusable mask fails. In an archive that Contrafact exported,
-the originals are the source images and the manifest has their labels.
+What is an image, what is left out, and where labels come from, `shared.media.testsets` decides. Masks are matched by
+stem or by the manifest (`gateway.intake.masks`); an image with an unusable mask fails. In an archive that Contrafact
+exported, the originals are the source images and the manifest has their labels.
 """
 
 from __future__ import annotations
@@ -31,13 +31,9 @@ from gateway.intake.sources import (
     read_file,
     refuse_if_unusable,
 )
-from shared.archives import is_archive
-from shared.class_names import names_of_labels, normal_form
-from shared.problems import InvalidInput, TooLarge, quote
-from shared.schemas.exports import MASKS, NOTE_NAME, ORIGINALS, ExportNote
-from shared.schemas.jobs import MAX_CLASSES
-from shared.schemas.masks import MAX_LABEL_CHARACTERS
-from shared.testsets import (
+from shared.media.archives import is_archive
+from shared.media.class_names import names_of_labels, normal_form
+from shared.media.testsets import (
     HEAD_BYTES,
     HIDDEN,
     MANIFEST_NAMES,
@@ -49,6 +45,10 @@ from shared.testsets import (
     label_images,
     part_of,
 )
+from shared.problems import InvalidInput, TooLarge, quote
+from shared.schemas.exports import MASKS, NOTE_NAME, ORIGINALS, ExportNote
+from shared.schemas.jobs import MAX_CLASSES
+from shared.schemas.masks import MAX_LABEL_CHARACTERS
 
 # What a refusal advises to a client; the job form has words of its own for them (`gateway.web.form_fields`).
 MAP_LABELS = "Map them with `label_map`"
@@ -166,7 +166,7 @@ def relabel(
     """Apply the label map, then check every label against all lists in `classes` (owner of the list → list).
 
     Labels that no list has may be the same names in another normal form, ImageNet's ids, or indices of classes
-    (`shared.class_names`); the second value then says so. Raises InvalidInput, which lists unknown labels, and
+    (`shared.media.class_names`); the second value then says so. Raises InvalidInput, which lists unknown labels, and
     TooLarge for more labels than a label set may have.
     """
     normal = {normal_form(label): name for label, name in label_map.items()}

@@ -23,8 +23,8 @@ from gateway.intake.sources import (
     refuse_if_unusable,
     refuse_too_many_bytes,
 )
-from shared.images import decode_mask, from_array
-from shared.manifests import ManifestRow
+from shared.media.images import decode_mask, from_array
+from shared.media.manifests import ManifestRow
 from shared.problems import InvalidInput, TooLarge
 
 SAME_SIZE = (2, 3, 4)  # EXIF orientations that mirror an image or turn it by 180°

@@ -4,7 +4,7 @@
     masks/a.png ──same stem, or the manifest's column `mask`──► images/a.jpg
 
 A mask must have exactly the size of its image. If intake scales an image down, it scales the mask to the same size and
-takes the value at the centre of each pixel (`shared.images.decode_mask`), so values are never mixed.
+takes the value at the centre of each pixel (`shared.media.images.decode_mask`), so values are never mixed.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from shared.images import Pixels, PngHeader, decode_mask, png_header
-from shared.label_maps import VOID
-from shared.manifests import shared_folder
+from shared.media.images import Pixels, PngHeader, decode_mask, png_header
+from shared.media.label_maps import VOID
+from shared.media.manifests import shared_folder
 from shared.problems import InvalidInput, quote
 from shared.schemas.masks import MaskSpec
 

@@ -10,9 +10,9 @@ from typing import IO, Protocol
 from gateway.intake.archive_members import MAX_NAME_CHARACTERS
 from gateway.intake.archives import Member
 from shared.characters import visible
-from shared.images import CanonicalImage, Mode, canonical
+from shared.media.images import CanonicalImage, Mode, canonical
+from shared.media.storage import image_key
 from shared.problems import InvalidInput, TooLarge
-from shared.storage import image_key
 
 SEND_IMAGES = "send PNG, JPEG, WebP, BMP or TIFF images"
 LISTED = 5

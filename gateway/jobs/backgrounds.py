@@ -13,7 +13,7 @@ from gateway.kinds import KINDS
 from gateway.methods import JobMethod
 from gateway.methods.counterfactual import UNKNOWN, Background, scene_of
 from shared.problems import InvalidInput
-from shared.profiles import Profile
+from shared.profiles.profile import Profile
 from shared.schemas.diffusion import MOST_BACKGROUNDS
 from shared.seeds import derive_seed
 

@@ -17,13 +17,13 @@ from gateway.methods.controlled import ControlledParameters
 from gateway.methods.counterfactual import Thresholds
 from gateway.methods.validity import CheckParameters
 from shared.problems import InvalidInput, validation_sentence
-from shared.profiles import CheckCalibration, Profile, load_profile, shipped_profiles
+from shared.profiles.profile import CheckCalibration, Profile, load_profile, shipped_profiles
+from shared.profiles.weights import Server, Weights
 from shared.schemas.base import JsonObject, Kind
 from shared.schemas.evaluation import ModelUnderTestInfo
 from shared.schemas.jobs import JobSpec, MethodInfo, MethodsReply
 from shared.schemas.profiles import ProfilesReply, ProfileView
 from shared.schemas.validity import VALIDITY, signals_of
-from shared.weights import Server, Weights
 
 
 @dataclass(frozen=True, slots=True)

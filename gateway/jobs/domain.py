@@ -15,11 +15,11 @@ from PIL import Image
 
 from gateway.context import Context
 from gateway.methods import JobMethod
+from shared.media.testsets import images_to_look_at
 from shared.problems import InvalidInput
-from shared.profile_evaluator import Domain
+from shared.profiles.evaluator import Domain
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, ImagePayload
 from shared.schemas.evaluation import DomainRequest
-from shared.testsets import images_to_look_at
 
 SAMPLED = MAX_IMAGES_PER_MESSAGE  # images of a job, those with the lowest digests: 16
 REFUSED_ABOVE = 0.5  # the share of the sample outside the domain

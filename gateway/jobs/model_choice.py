@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from gateway.intake.intake import refuse_unknown_labels
 from gateway.kinds import announced_kind
 from shared.problems import InvalidInput
-from shared.profiles import Profile
+from shared.profiles.profile import Profile
 from shared.schemas.base import Kind
 from shared.schemas.evaluation import ModelUnderTestInfo
 from shared.schemas.jobs import JobSpec

@@ -29,11 +29,11 @@ from gateway.kinds import KINDS
 from gateway.methods.counterfactual import Background
 from gateway.models_under_test import models
 from gateway.storage import images
+from shared.media.storage import image_key
+from shared.media.testsets import UNWANTED, MaskKind, TestSet, distinct, label_images
 from shared.problems import InvalidInput
 from shared.schemas.jobs import ImageFailure, JobDetail, JobSpec, ManifestImage
 from shared.schemas.plans import JobPlan
-from shared.storage import image_key
-from shared.testsets import UNWANTED, MaskKind, TestSet, distinct, label_images
 
 OF_REQUEST = "labels are those that the request has for each image"
 
@@ -144,7 +144,7 @@ def read_images(context: Context, owner: str, submission: Submission) -> ReadIma
 
 
 def _lines(intake: Intake) -> list[str]:
-    """What the test set is, one line each; see `shared.testsets`."""
+    """What the test set is, one line each; see `shared.media.testsets`."""
     usable = [source for source in intake.sources if not source.failure]
     return intake.test_set.lines(len(usable), sum(bool(truths_of(source)) for source in usable))
 

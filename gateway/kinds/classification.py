@@ -28,13 +28,13 @@ from gateway.kinds.task_kind import TOP, Fields, KindRows, Measurement, Scored, 
 from gateway.methods import METHODS
 from gateway.methods.checks import LABEL
 from gateway.methods.doses import DOSES
-from shared.endpoints import Services
 from shared.schemas.base import ImagePayload
 from shared.schemas.effects import Rate
 from shared.schemas.evaluation import PredictReply
 from shared.schemas.metrics import ClassConfusion, ConfusionPairs, OriginalsCheck
 from shared.schemas.results import Relation
 from shared.seeds import derive_seed
+from shared.service.endpoints import Services
 
 HINT_BELOW = 0.8  # accuracy below which the preprocessing may be wrong
 MOST_CLASSES = 40  # rows, and columns, of a confusion matrix that is still legible

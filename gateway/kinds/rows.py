@@ -11,7 +11,7 @@ import numpy as np
 from gateway.analysis.effects import Integers
 from gateway.database.columns import StoredChange
 from shared.schemas.base import JsonObject
-from shared.scores import HELD, labels_of
+from shared.schemas.scores import HELD, labels_of
 
 PhrasePairs = tuple[tuple[str, str], ...]  # from and to, one pair for each change of an edit
 

@@ -2,7 +2,7 @@
 
 `predicted` is the most frequent class, `probability` its share of the pixels. `detail` of a prediction: `top`, the most
 frequent classes with their shares, and `confusion`, pixels by class of the truth and predicted class
-(`shared.label_maps.pack_counts`). Its image is the label map, with indices of the job's classes.
+(`shared.media.label_maps.pack_counts`). Its image is the label map, with indices of the job's classes.
 """
 
 from __future__ import annotations
@@ -34,16 +34,25 @@ from gateway.kinds.originals import check_one_class, exchange_in_words, exchange
 from gateway.kinds.rows import CompletePair, PredictionRow, SourceNumbers
 from gateway.kinds.task_kind import TOP, Fields, KindRows, Measurement, Scored, TaskKind
 from gateway.methods.checks import SHAPES, THINGS
-from shared.endpoints import Services
-from shared.images import decode, encode
-from shared.label_maps import OTHER, VOID, Map, class_indices, confusion, named_overlaps, pack_counts, unpack_counts
+from shared.media.images import decode, encode
+from shared.media.label_maps import (
+    OTHER,
+    VOID,
+    Map,
+    class_indices,
+    confusion,
+    named_overlaps,
+    pack_counts,
+    unpack_counts,
+)
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import SegmentReply
 from shared.schemas.masks import MAX_MASK_CLASSES
 from shared.schemas.metrics import ConfusionPairs, OriginalsCheck, SegmentationMetrics
 from shared.schemas.results import Relation
-from shared.scores import lost_labels, with_mean
+from shared.schemas.scores import lost_labels, with_mean
 from shared.seeds import derive_seed
+from shared.service.endpoints import Services
 
 OTHER_NAME = "another class"
 _CAUSES = (

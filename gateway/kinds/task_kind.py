@@ -13,11 +13,11 @@ from gateway.analysis.components import RenderingCost
 from gateway.analysis.effects import Originals, Scores
 from gateway.kinds.originals import OriginalsJudge
 from gateway.kinds.rows import NO_PHRASES, CompletePair, EditPhrases, PredictionRow, SourceNumbers
-from shared.endpoints import Endpoint
 from shared.schemas.base import ImagePayload, JsonObject, Kind
 from shared.schemas.effects import Metric
 from shared.schemas.jobs import JobSpec
 from shared.schemas.results import Relation
+from shared.service.endpoints import Endpoint
 
 TOP = 5  # classes that a prediction keeps
 

@@ -36,8 +36,8 @@ GENERATED: DigitalSource = "trainedAlgorithmicMedia"  # unless a method says oth
 class MethodSpec:
     """A method as users see it. `revision` changes with its prompts and code, and with it the ids of its results.
 
-    `digital_source`: IPTC's term for how its images come to be, which their files carry (`shared.xmp`); read it from
-    `JobMethod`, since that of doses depends on their parameters.
+    `digital_source`: IPTC's term for how its images come to be, which their files carry (`shared.media.xmp`); read it
+    from `JobMethod`, since that of doses depends on their parameters.
     `needs`: optional weights that it requires, by their tables in the profile. `checked`: whether its images are
     checked, so that the errors of the checks count. `checks` judge them, in order, each at a threshold of the profile
     or of `default_thresholds`; a check without either only scores. A profile without thresholds for `needs_thresholds`

@@ -10,8 +10,8 @@ from typing import Annotated, Protocol
 from pydantic import Field
 
 from gateway.methods.counterfactual import MethodImage
-from shared.endpoints import Services
 from shared.schemas.caption import CaptionRequest
+from shared.service.endpoints import Services
 
 IMAGE_DOMAIN = "a photo of"  # LANCE's
 

@@ -35,12 +35,12 @@ from gateway.methods.counterfactual import (
 )
 from gateway.methods.image_scores import ImageVectors, Vector, embed_images, label_set
 from gateway.methods.words import in_captions, names_class
-from shared.endpoints import Services
 from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionReply, CaptionRequest
 from shared.schemas.evaluation import ShapesOutcome, ShapesReply, ShapesRequest, StructureRequest
 from shared.schemas.thresholds import ImageCheck
 from shared.schemas.validity import VALIDITY
+from shared.service.endpoints import Services
 
 MANY_CLASSES = 100  # of a larger label set the first five count, as on ImageNet
 FIRST_OF_MANY = 5

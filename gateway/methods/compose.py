@@ -53,10 +53,10 @@ from gateway.methods.schedule import Inputs, Proposal, accepted_edits
 from gateway.methods.text_checks import check_keyword
 from shared.characters import visible
 from shared.chunks import chunks
-from shared.endpoints import Services
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, ImagePayload
 from shared.schemas.caption import CaptionRequest
 from shared.schemas.diffusion import MOST_BACKGROUNDS, ComposeRequest, Composition, Place, Scale
+from shared.service.endpoints import Services
 
 MOST_PHRASES = 6
 # A photograph of a place alone has the place as its subject.

@@ -30,8 +30,8 @@ from gateway.methods.schedule import Inputs, Proposal, accepted_proposals
 from gateway.methods.validity import CheckParameters, judge_validity
 from shared.chunks import chunks
 from shared.problems import InvalidInput
-from shared.profile_diffusion import Diffusion
-from shared.profiles import Profile
+from shared.profiles.diffusion import Diffusion
+from shared.profiles.profile import Profile
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, Contract, ImagePayload
 from shared.schemas.diffusion import (
     ControlKind,

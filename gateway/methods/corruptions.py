@@ -25,9 +25,9 @@ from gateway.methods.counterfactual import (
     TaskDescription,
 )
 from gateway.methods.schedule import Inputs, Proposal
-from shared.endpoints import Services
 from shared.schemas.diffusion import SEVERITIES, Corruption, CorruptionKind, CorruptRequest
 from shared.seeds import derive_seed
+from shared.service.endpoints import Services
 
 
 def corruptions(

@@ -17,9 +17,8 @@ from typing import Any, Literal, NamedTuple, NotRequired, Protocol, TypedDict
 
 from pydantic import JsonValue
 
-from shared.endpoints import Services
-from shared.profile_diffusion import Diffusion
-from shared.profiles import Profile
+from shared.profiles.diffusion import Diffusion
+from shared.profiles.profile import Profile
 from shared.schemas.base import Contract, ImagePayload, JsonObject
 from shared.schemas.designs import FACTORS as FACTORS
 from shared.schemas.designs import ChosenValue, DesignKind
@@ -28,6 +27,7 @@ from shared.schemas.diffusion import ControlRegion
 from shared.schemas.effects import DoseParameter
 from shared.schemas.jobs import Digest
 from shared.schemas.masks import Label
+from shared.service.endpoints import Services
 
 
 class Exchange(TypedDict):

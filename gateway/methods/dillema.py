@@ -57,12 +57,12 @@ from gateway.methods.questions import (
 )
 from gateway.methods.schedule import Inputs, Proposal, refused_proposals, spread_changes, until_enough, with_seeds
 from gateway.methods.text_checks import check_caption, check_change, check_keyword, check_protected_classes
-from shared.endpoints import Services
 from shared.schemas.base import JsonObject
 from shared.schemas.caption import CaptionsPerImage, Temperature, TopP, check_sampling
 from shared.schemas.designs import LONGEST_VALUE, MOST_VALUES, ChosenValues
 from shared.schemas.diffusion import ControlRegion
 from shared.schemas.language import Message
+from shared.service.endpoints import Services
 
 # --- The prompts. The tiny language model is trained on them (tests/contract/tinyworld/weights/test_prompts.py).
 

@@ -40,13 +40,13 @@ from gateway.methods.instruct import InstructedParameters, carry_out, instructio
 from gateway.methods.inverted import EditingParameters, check_batch, invert_and_edit
 from gateway.methods.paraphrase import ParaphraseParameters, paraphrase, revision_with_paraphrase, sham_arms
 from gateway.methods.schedule import Inputs, Proposal
-from shared.endpoints import Services
 from shared.schemas.base import Contract
 from shared.schemas.diffusion import CONTROL_SCALE_LIMITS, GUIDANCE_LIMITS, LONGEST_INSTRUCTION, ControlRegion, Fraction
 from shared.schemas.effects import FULL_DOSE, MOST_DOSED_EDITS, DoseOption, DoseParameter
 from shared.schemas.jobs import Digest
 from shared.schemas.thresholds import ImageCheck
 from shared.seeds import derive_seed
+from shared.service.endpoints import Services
 
 EditorParameters = ControlledParameters | EditingParameters | InstructedParameters
 P = TypeVar("P", bound=EditorParameters)

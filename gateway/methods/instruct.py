@@ -64,11 +64,10 @@ from gateway.methods.text_checks import check_caption, check_instruction, check_
 from gateway.methods.validity import CheckParameters, judge_validity
 from gateway.methods.words import occurrences
 from shared.chunks import chunks
-from shared.endpoints import Services
 from shared.problems import InvalidInput
-from shared.profile_diffusion import Diffusion
-from shared.profile_instruct import InstructPix2Pix, InstructServer
-from shared.profiles import Profile
+from shared.profiles.diffusion import Diffusion
+from shared.profiles.instruct import InstructPix2Pix, InstructServer
+from shared.profiles.profile import Profile
 from shared.schemas.base import Contract
 from shared.schemas.designs import ChosenValues
 from shared.schemas.diffusion import (
@@ -81,6 +80,7 @@ from shared.schemas.diffusion import (
 )
 from shared.schemas.diffusion import Instruction as InstructionText
 from shared.schemas.effects import DoseParameter
+from shared.service.endpoints import Services
 
 # --- The prompts.
 

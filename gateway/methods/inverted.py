@@ -15,7 +15,7 @@ from gateway.methods.paraphrase import ParaphraseParameters, new_words, paraphra
 from gateway.methods.schedule import Inputs
 from gateway.methods.validity import CheckParameters, judge_validity
 from shared.chunks import chunks
-from shared.profile_diffusion import Diffusion
+from shared.profiles.diffusion import Diffusion
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, ImagePayload
 from shared.schemas.diffusion import (
     ControlScale,

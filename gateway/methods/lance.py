@@ -78,12 +78,12 @@ from gateway.methods.schedule import Inputs, Proposal, accepted_edits, refuse_du
 from gateway.methods.similarity import check_texts
 from gateway.methods.text_checks import check_protected_classes
 from gateway.methods.words import check_diff, names_class
-from shared.endpoints import Services
 from shared.schemas.base import Contract
 from shared.schemas.designs import ChosenValues
 from shared.schemas.evaluation import EmbedRequest
 from shared.schemas.language import Message
 from shared.schemas.thresholds import TextThresholds
+from shared.service.endpoints import Services
 
 SourceMatch = Annotated[
     float | None,

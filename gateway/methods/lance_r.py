@@ -25,8 +25,8 @@ from gateway.methods.lance import keep_best, sweep_fractions
 from gateway.methods.paraphrase import revision_with_paraphrase
 from gateway.methods.schedule import Inputs, Proposal
 from gateway.methods.words import content_words, stem
-from shared.endpoints import Services
 from shared.schemas.language import Filling, FillRequest, Gap
+from shared.service.endpoints import Services
 
 
 def lance_r(

@@ -16,10 +16,10 @@ from typing import Any, Generic, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from gateway.methods.counterfactual import Exchange, Verdict
-from shared.endpoints import Services
 from shared.problems import GenerationFailed, validation_sentence
 from shared.schemas.language import GenerateRequest, Message
 from shared.seeds import derive_seed
+from shared.service.endpoints import Services
 
 MAX_REQUESTS = 3
 RETRY_TEMPERATURE = 0.7  # of repeated greedy questions, whose first attempt would be the same otherwise

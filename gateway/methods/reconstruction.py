@@ -14,7 +14,7 @@ from gateway.methods.checks import Pictures, check_images
 from gateway.methods.counterfactual import Edit, MethodCounterfactual, MethodImage, TaskDescription
 from gateway.methods.inverted import InversionParameters, edit_request
 from gateway.methods.schedule import Inputs, Proposal
-from shared.endpoints import Services
+from shared.service.endpoints import Services
 
 REVISION = "1"  # raise it whenever the same replies would give other counterfactuals
 

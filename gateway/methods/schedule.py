@@ -28,9 +28,9 @@ from gateway.methods.counterfactual import (
 )
 from gateway.methods.questions import InvalidReply
 from gateway.methods.words import tokens
-from shared.endpoints import Services
 from shared.schemas.base import Contract
 from shared.seeds import derive_seed
+from shared.service.endpoints import Services
 
 P = TypeVar("P", bound=Contract, covariant=True)
 Key = TypeVar("Key")

@@ -37,8 +37,8 @@ from gateway.methods.schedule import Inputs, Proposal, accepted_edits
 from gateway.methods.text_checks import check_caption, check_change, check_protected_classes
 from gateway.methods.validity import judge_validity
 from gateway.methods.words import occurrences
-from shared.endpoints import Services
 from shared.schemas.base import Contract, JsonObject
+from shared.service.endpoints import Services
 
 
 def shifts(

@@ -32,11 +32,11 @@ from gateway.methods.counterfactual import Edit, MethodImage, MethodParameters, 
 from gateway.methods.schedule import Inputs
 from gateway.methods.words import content_stems, names_class
 from shared.chunks import chunks
-from shared.endpoints import Services
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, ImagePayload
 from shared.schemas.evaluation import JudgeRequest, ShapesRequest
 from shared.schemas.thresholds import ImageThresholds
 from shared.schemas.validity import OTHER_MODELS, VALIDITY, EditKind, Signal, ValidityModel, signals_of
+from shared.service.endpoints import Services
 
 LABEL_QUESTION = "Is there a complete and recognisable {} in this image?"
 VALUE_QUESTION = "Does this image show the following? {}"

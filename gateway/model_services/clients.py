@@ -1,4 +1,4 @@
-"""HTTP clients of the four model services, whose endpoints `shared.endpoints` declares.
+"""HTTP clients of the four model services, whose endpoints `shared.service.endpoints` declares.
 
 `ModelServices` makes the calls; `gateway.model_services.recorded` makes each only once. A call to a busy, starting or
 unreachable service is retried for a bounded time. Any other error is raised at once, as the class of `shared.problems`
@@ -31,10 +31,8 @@ from pydantic import ValidationError
 
 from gateway.metrics import CALLS
 from gateway.model_services.waiting import current_waiting
-from shared.admission import Budget
 from shared.certificates import trusted
-from shared.endpoints import INFO, MODELS, Description, Endpoint, Reply, Request, Services
-from shared.logging import REQUEST_ID_HEADER, mask, request_id
+from shared.media.admission import Budget
 from shared.problems import (
     DeadlineExceeded,
     DependencyFailed,
@@ -48,8 +46,10 @@ from shared.problems import (
 from shared.schemas.base import MAX_MESSAGE_BYTES, Contract, ImagePayload
 from shared.schemas.evaluation import ModelsReply
 from shared.schemas.service import ServiceInfo, ServiceName
-from shared.service_settings import DEADLINE_HEADER
-from shared.turns import START_TIME_HEADER, current_start_time
+from shared.service.endpoints import INFO, MODELS, Description, Endpoint, Reply, Request, Services
+from shared.service.logging import REQUEST_ID_HEADER, mask, request_id
+from shared.service.settings import DEADLINE_HEADER
+from shared.service.turns import START_TIME_HEADER, current_start_time
 
 Answer = TypeVar("Answer")
 _PER_IMAGE_BYTES = len('{"png":""},')  # the JSON around the base64 of an image; the last one has no comma

@@ -8,8 +8,8 @@ from gateway.database.sessions import Sessions, insert_missing
 from gateway.database.table_base import utc_now
 from gateway.database.tables import Image, OwnedImage
 from gateway.storage.images import protect
-from shared.images import CanonicalImage, Mode, decode, digest
-from shared.storage import ObjectMissing, ObjectStore, image_key
+from shared.media.images import CanonicalImage, Mode, decode, digest
+from shared.media.storage import ObjectMissing, ObjectStore, image_key
 
 SAVED_BYTES = 32 * 1024**2
 _PNG_COLOUR_TYPE = 25  # offset in a PNG file: 0 is grey

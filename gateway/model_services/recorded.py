@@ -31,16 +31,16 @@ from gateway.model_services.clients import BrokenOff, ModelServices
 from gateway.model_services.image_shelf import ImageShelf
 from gateway.model_services.recurring import RecurringReplies
 from gateway.model_services.vectors import with_vectors, without_vectors
-from shared.endpoints import Endpoint, Reply, Request, Services
+from shared.media.storage import ObjectMissing, call_key
 from shared.problems import GenerationFailed, NotFinite, NotReady, UnusableReply
+from shared.profiles.weights import FROM_SERVER
 from shared.schemas.base import Contract
 from shared.schemas.diffusion import EditReply, EditRequest, InstructReply, InstructRequest, RenderReply, RenderRequest
 from shared.schemas.evaluation import EmbedRequest, PredictRequest, SegmentRequest
 from shared.schemas.jobs import Stage
 from shared.schemas.service import ServiceInfo, ServiceName
 from shared.seeds import derive_digest
-from shared.storage import ObjectMissing, call_key
-from shared.weights import FROM_SERVER
+from shared.service.endpoints import Endpoint, Reply, Request, Services
 
 # The fields with an entry per image. Corruptions and compositions take the CPU milliseconds, so they stay together.
 _EDITS: Mapping[type[Contract], str] = {RenderRequest: "renderings", EditRequest: "edits", InstructRequest: "edits"}

@@ -21,8 +21,8 @@ from sqlalchemy import select
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import RecordedCall
 from shared.chunks import chunks
-from shared.endpoints import Services
-from shared.storage import ObjectMissing, ObjectStore, call_key
+from shared.media.storage import ObjectMissing, ObjectStore, call_key
+from shared.service.endpoints import Services
 
 LARGE = 1_024  # numbers; as text in a row they would take about 20 kB
 

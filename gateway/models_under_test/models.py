@@ -19,11 +19,11 @@ from gateway.database.sessions import insert_missing, reading
 from gateway.database.tables import Job, ModelUnderTest
 from gateway.intake.sources import NamedFile
 from gateway.models_under_test.packages import Package, pack
+from shared.media.storage import model_key
 from shared.problems import Conflict, NotFound, Overloaded
 from shared.schemas.evaluation import ExamineReply, ExamineRequest, ModelsReply, ModelUnderTestInfo, UploadedModel
 from shared.schemas.jobs import ModelsListing, ModelView
 from shared.schemas.models import ModelSpec
-from shared.storage import model_key
 
 LINK_SECONDS = 600
 RETRY_SECONDS = 15.0

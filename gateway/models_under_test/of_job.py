@@ -10,11 +10,11 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from gateway.database.tables import Job, ModelUnderTest
-from shared.endpoints import Endpoint
+from shared.media.storage import model_key
 from shared.problems import NotFound
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import ModelRequest, UploadedModel
-from shared.storage import model_key
+from shared.service.endpoints import Endpoint
 
 Request = TypeVar("Request", bound=ModelRequest)
 

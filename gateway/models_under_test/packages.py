@@ -22,9 +22,10 @@ from pydantic import ValidationError
 from gateway.intake.archive_members import ArchiveLimits, Content
 from gateway.intake.archives import open_members
 from gateway.intake.sources import NamedFile
-from shared.archives import is_archive
 from shared.characters import is_storable
+from shared.media.archives import is_archive
 from shared.problems import InvalidInput, Malformed, TooLarge, validation_sentence
+from shared.profiles.weights import write_tar
 from shared.schemas.models import (
     CONFIG_NAME,
     DESCRIPTION_NAME,
@@ -38,7 +39,6 @@ from shared.schemas.models import (
     is_model_file,
     read_description,
 )
-from shared.weights import write_tar
 
 Format = Literal["safetensors", "onnx"]
 

@@ -29,15 +29,15 @@ from gateway.operations.startup import database_name, missing_database, schema_f
 from gateway.settings import Settings
 from gateway.storage.object_store import open_store
 from shared import __version__
-from shared.celery_app import broker_fault, open_celery
 from shared.certificates import tls_fault, trusted
-from shared.endpoints import INFO, READYZ
-from shared.logging import mask
 from shared.problems import Problem, from_reply
-from shared.profile_unets import MergedLora
-from shared.profiles import Profile, ProfileError, load_profile
+from shared.profiles.profile import Profile, ProfileError, load_profile
+from shared.profiles.unets import MergedLora
+from shared.profiles.weights import Server, Weights, digest_folder
 from shared.schemas.service import GpuInfo, ServiceInfo, ServiceName
-from shared.weights import Server, Weights, digest_folder
+from shared.service.celery_app import broker_fault, open_celery
+from shared.service.endpoints import INFO, READYZ
+from shared.service.logging import mask
 
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 CLOCK_SECONDS = 5.0  # HTTP dates have whole seconds; S3 refuses signatures that are 15 minutes off

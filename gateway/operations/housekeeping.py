@@ -56,8 +56,8 @@ from gateway.database.tables import (
 from gateway.model_services.image_shelf import canonical_png, image_row
 from gateway.operations.deletion import remove_rows
 from gateway.settings import Settings
+from shared.media.storage import ObjectMissing, ObjectStore, StoredObject, call_key, image_key, model_key
 from shared.problems import DependencyFailed, InvalidInput
-from shared.storage import ObjectMissing, ObjectStore, StoredObject, call_key, image_key, model_key
 
 MOST_ERRORS = 20  # in a row; then the store is probably away, and each further attempt may last until a timeout
 

@@ -1,6 +1,6 @@
 """Checks before a process starts to serve. It refuses to start with unsafe settings or a wrong schema.
 
-Checks of the gateway's and the worker's probes, which `shared.probes` serves.
+Checks of the gateway's and the worker's probes, which `shared.service.probes` serves.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ from typing import Any
 from celery import Celery
 
 from gateway.metrics import MESSAGES
-from shared.logging import request_id
 from shared.schemas.repairs import QUEUE, REPAIR, RepairLease
+from shared.service.logging import request_id
 
 WORK = "contrafact.work"
 

@@ -36,8 +36,8 @@ from gateway.database.tables import Job, Repair
 from gateway.kinds import KINDS
 from gateway.repairs.figures import figures
 from gateway.settings import Settings
+from shared.media.storage import ObjectMissing, ObjectStore, repair_key
 from shared.problems import DependencyFailed
-from shared.repair_tables import arm_table, class_table
 from shared.schemas.jobs import JobState
 from shared.schemas.repairs import (
     ARMS,
@@ -51,7 +51,7 @@ from shared.schemas.repairs import (
     RepairResult,
     TrainedArm,
 )
-from shared.storage import ObjectMissing, ObjectStore, repair_key
+from shared.words.repair_tables import arm_table, class_table
 
 _TRAINING: dict[Arm, str] = {
     "before": "the model as it was",

@@ -18,7 +18,7 @@ from gateway.analysis.limits import LEAST_SOURCES
 from gateway.analysis.releases import Pairs
 from gateway.analysis.segmentation import scores
 from gateway.kinds import KINDS, TaskKind
-from shared.label_maps import unpack_counts
+from shared.media.label_maps import unpack_counts
 from shared.schemas.effects import MeanOverlap, Metric, Rate
 from shared.schemas.metrics import SegmentationScores
 from shared.schemas.repairs import (
@@ -36,9 +36,9 @@ from shared.schemas.repairs import (
     TrainedArm,
     WonBack,
 )
-from shared.scores import whole
+from shared.schemas.scores import whole
 from shared.seeds import derive_seed
-from shared.wording import SCORE_WORDS, points
+from shared.words.wording import SCORE_WORDS, points
 
 SETS: tuple[SetName, ...] = ("originals", "counterfactuals", "values not trained on")
 

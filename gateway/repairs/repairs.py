@@ -22,6 +22,7 @@ from gateway.jobs.model_choice import models_by_name, refuse_unknown_truths
 from gateway.kinds import KINDS
 from gateway.models_under_test.models import all_models
 from gateway.repairs import orders
+from shared.media.storage import ObjectStore, model_key, repair_key
 from shared.problems import Conflict, DependencyFailed, InvalidInput, NotFound
 from shared.schemas.evaluation import ModelUnderTestInfo
 from shared.schemas.repairs import (
@@ -33,7 +34,6 @@ from shared.schemas.repairs import (
     RepairView,
     StoredModel,
 )
-from shared.storage import ObjectStore, model_key, repair_key
 
 
 def begin(context: Context, owner: str, job_id: str, request: RepairRequest) -> RepairView:
@@ -162,7 +162,7 @@ def model_file(session: Session, owner: str, repair_id: str, arm: str) -> str:
 
 
 def order(store: ObjectStore, repair_id: str) -> RepairOrder:
-    """The order of a repair. Raises `shared.storage.ObjectMissing`."""
+    """The order of a repair. Raises `shared.media.storage.ObjectMissing`."""
     return RepairOrder.model_validate_json(store.get(repair_key(repair_id, "order.json")))
 
 

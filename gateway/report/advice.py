@@ -14,8 +14,15 @@ from gateway.methods import confirming_method
 from gateway.results.confirmation import editor_to_confirm
 from shared.schemas.effects import CellEffect
 from shared.schemas.results import Funnel, JobResults, ModelResults
-from shared.verdicts import any_testable, lost_images, suspected_drops, verdict_of
-from shared.wording import change_in_words, class_in_words, more_images, nothing_compared, open_effect_sentence, points
+from shared.words.verdicts import any_testable, lost_images, suspected_drops, verdict_of
+from shared.words.wording import (
+    change_in_words,
+    class_in_words,
+    more_images,
+    nothing_compared,
+    open_effect_sentence,
+    points,
+)
 
 MOST_OPEN = 5
 

@@ -40,7 +40,8 @@ from gateway.results.provenance import packets_of_job
 from gateway.results.rounds import design_results, rounds_of
 from gateway.results.stream import SourceRows, cells_of, stream_sources
 from gateway.results.views import counterfactual_views
-from shared.profiles import CheckCalibration
+from shared.media.storage import ObjectStore, image_key
+from shared.profiles.profile import CheckCalibration
 from shared.schemas.designs import DesignResults, RoundPlan
 from shared.schemas.effects import Cell, CellEffect, CheckErrors
 from shared.schemas.finding_notes import FindingNote
@@ -48,7 +49,6 @@ from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.reports import FindingPictures, JobReport, ReportPictures
 from shared.schemas.results import Calibration, CounterfactualView, JobResults, ModelResults
 from shared.schemas.service import ServiceInfo
-from shared.storage import ObjectStore, image_key
 
 PER_FINDING = 6
 FINDINGS_WITH_PICTURES = 6

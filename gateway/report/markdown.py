@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 
 from gateway.report.advice import next_steps, tested_sentence
 from gateway.report.words import bounds, cell_name, format_signed, limit
-from shared.markdown import code, plain, sentence, table
 from shared.schemas.effects import CellEffect, Rate
 from shared.schemas.metrics import SegmentationScores
 from shared.schemas.results import Funnel, JobResults, ModelResults
-from shared.verdicts import any_testable, not_testable_sentences, originals_hints, verdict_of, verdict_sentence
-from shared.wording import (
+from shared.words.markdown import code, plain, sentence, table
+from shared.words.verdicts import any_testable, not_testable_sentences, originals_hints, verdict_of, verdict_sentence
+from shared.words.wording import (
     NO_FINDING,
     NO_PAIR_COUNTS,
     SCORE_WORDS,

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from PIL import Image
 
-from shared.images import Pixels, decode
-from shared.label_maps import OTHER, VOID, Map
+from shared.media.images import Pixels, decode
+from shared.media.label_maps import OTHER, VOID, Map
 
 OPACITY = 0.6
 OUTLINE = 0.9  # darkness of the borders between classes
@@ -79,7 +79,7 @@ class EmbeddedPictures:
 def paint(image_png: bytes, map_png: bytes, colours: Sequence[tuple[int, int, int]]) -> Pixels:
     """The image under translucent class colours, with dark borders between classes. Void pixels are grey.
 
-    Raises the errors of `shared.images.decode`, and ValueError if the map's size differs from the image's.
+    Raises the errors of `shared.media.images.decode`, and ValueError if the map's size differs from the image's.
     """
     image, label_map = decode(image_png), decode(map_png, "L")
     if image.shape[:2] != label_map.shape:

@@ -18,9 +18,15 @@ from gateway.results.wording import chosen_by, weakness_in_words
 from shared.schemas.effects import Cell, CellEffect, Rate, VarianceComponents
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.results import ChangeView, JobResults, ModelOpinion, PredictionView
-from shared.scores import lost_labels
-from shared.verdicts import any_testable, lowest_effect_sentence, not_settled_sentence, open_cells_sentence, verdict_of
-from shared.wording import (
+from shared.schemas.scores import lost_labels
+from shared.words.verdicts import (
+    any_testable,
+    lowest_effect_sentence,
+    not_settled_sentence,
+    open_cells_sentence,
+    verdict_of,
+)
+from shared.words.wording import (
     NO_FINDING,
     NO_PAIR_COUNTS,
     SCORE_WORDS,

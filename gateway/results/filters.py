@@ -1,6 +1,6 @@
 """Filters of counterfactuals as SQL conditions: what API, gallery, map and exports choose images by.
 
-Conditions on confusion counts as `shared.label_maps.pack_counts` stores them: row, column, pixels, row, ...
+Conditions on confusion counts as `shared.media.label_maps.pack_counts` stores them: row, column, pixels, row, ...
 
 SQLite and Postgres unfold JSON arrays by functions of their own.
 """

@@ -23,8 +23,8 @@ from gateway.model_services.vectors import recorded_tables
 from gateway.results.counterfactuals import matching
 from gateway.results.facets import Recent
 from gateway.results.filters import Filters, flips_by_counterfactual
-from shared.endpoints import Services
-from shared.storage import ObjectStore
+from shared.media.storage import ObjectStore
+from shared.service.endpoints import Services
 
 MOST_SOURCES = 400  # whose recorded calls a map reads
 MOST_MAPS = 32  # that a process keeps

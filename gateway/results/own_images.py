@@ -18,7 +18,7 @@ from gateway.results.cells import value_side
 from shared.schemas.effects import Cell, CellEffect
 from shared.schemas.own_images import ShownMark
 from shared.schemas.results import JobResults
-from shared.scores import HELD, whole
+from shared.schemas.scores import HELD, whole
 
 CAPTIONS = 8  # of each value; their mean is the value's text
 SAMPLE = 2_000  # images of each class; more narrow the intervals little, and each needs its vector

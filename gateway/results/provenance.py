@@ -11,8 +11,8 @@ from gateway.database.columns import ID_PREFIX
 from gateway.database.tables import OF_SUITES, Counterfactual, Job, SourceImage, Suite
 from gateway.methods import GENERATED, METHODS
 from shared import __version__
+from shared.media.xmp import xmp_packet
 from shared.schemas.exports import DigitalSource
-from shared.xmp import xmp_packet
 
 CREATOR = f"Contrafact {__version__}"
 

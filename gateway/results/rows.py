@@ -22,7 +22,7 @@ from gateway.results.pairing import Compared, Triple
 from gateway.results.stream import SourceRows, cells_of
 from shared.schemas.effects import Cell
 from shared.schemas.masks import ALL_CLASSES
-from shared.scores import whole
+from shared.schemas.scores import whole
 
 
 class ModelRows(NamedTuple):

@@ -18,7 +18,7 @@ from shared.schemas.effects import (
     Undone,
 )
 from shared.schemas.results import Relation
-from shared.wording import SCORE_WORDS, at_least, change_in_words, class_in_words, interval, points
+from shared.words.wording import SCORE_WORDS, at_least, change_in_words, class_in_words, interval, points
 
 IMPROVEMENT_UNSEEN = (
     "; provisional until its changed images are reviewed with their arms: an arm that no longer shows the class looks "

@@ -12,11 +12,11 @@ from gateway.database.sessions import Sessions, insert_missing
 from gateway.database.tables import Image, OwnedImage, Table, Upload
 from gateway.intake.sources import KeptImage, KeptMask, SourceFile
 from shared.chunks import chunks
-from shared.images import Mode
+from shared.media.images import Mode
+from shared.media.storage import ObjectStore
 from shared.problems import InvalidInput, NotFound
 from shared.schemas.jobs import ManifestImage
 from shared.seeds import derive_digest
-from shared.storage import ObjectStore
 
 _ROWS_PER_STATEMENT = 1_000
 _MISSING_LISTED = 1_000

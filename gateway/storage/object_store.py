@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gateway.settings import Settings
-from shared.storage import DirectoryStore
-from shared.stores import store_at
+from shared.media.storage import DirectoryStore
+from shared.media.stores import store_at
 
 if TYPE_CHECKING:
-    from shared.s3_store import S3Store
+    from shared.media.s3_store import S3Store
 
 
 def open_store(settings: Settings) -> DirectoryStore | S3Store:

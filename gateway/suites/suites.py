@@ -53,7 +53,7 @@ from shared.schemas.suites import (
     SuiteView,
 )
 from shared.seeds import derive_id
-from shared.wording import SCORE_WORDS, change_in_words, class_in_words, percent, points
+from shared.words.wording import SCORE_WORDS, change_in_words, class_in_words, percent, points
 
 REVISION_CHARACTERS = 12
 MAX_RUNS = 100

@@ -18,9 +18,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.methods import JobMethod
 from gateway.model_services.clients import ModelServices
 from gateway.results.provenance import CREATOR
-from shared.endpoints import METRICS, Endpoint, Reply, Request, Services
-from shared.images import decode
-from shared.memory_metrics import GPU_MEMORY, PROCESS_MEMORY
+from shared.media.images import decode
+from shared.media.xmp import with_xmp, xmp_packet
 from shared.problems import NotReady, Problem
 from shared.schemas.base import Contract, ImagePayload
 from shared.schemas.caption import CaptionReply, CaptionRequest
@@ -36,7 +35,8 @@ from shared.schemas.evaluation import (
 )
 from shared.schemas.language import GenerateReply
 from shared.schemas.service import ServiceName
-from shared.xmp import with_xmp, xmp_packet
+from shared.service.endpoints import METRICS, Endpoint, Reply, Request, Services
+from shared.service.memory_metrics import GPU_MEMORY, PROCESS_MEMORY
 
 FLAT = 2.0  # grey values (0 … 255): a picture whose standard deviation is below shows nothing
 FEW_WORDS = 3

@@ -25,9 +25,9 @@ from gateway.methods.counterfactual import MethodCounterfactual, MethodImage, Ta
 from gateway.model_services.clients import ModelServices
 from gateway.report.page import ASSETS, environment
 from gateway.trial.steps import Step, TrialSource, WatchedServices
-from shared.images import canonical
+from shared.media.images import canonical
 from shared.problems import InvalidInput, Problem, validation_sentence
-from shared.profiles import Profile
+from shared.profiles.profile import Profile
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import ModelUnderTestInfo
 from shared.schemas.jobs import JobSpec, MethodChoice
@@ -63,8 +63,8 @@ def try_image(
 
     `methods`: default all that the profile can run without parameters of the user. Pictures go to `folder`. A step that
     fails ends its method, not the trial; if the captioner fails, task and label are the caption. Raises what
-    `shared.images.canonical` raises for a file that no job would take, and InvalidInput for a sentence that none would
-    take, or a method that the profile cannot run.
+    `shared.media.images.canonical` raises for a file that no job would take, and InvalidInput for a sentence that none
+    would take, or a method that the profile cannot run.
     """
     folder.mkdir(parents=True, exist_ok=True)
     source = canonical(image.data, working_side=working_side)

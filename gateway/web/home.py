@@ -23,11 +23,11 @@ from gateway.suites import suites
 from gateway.web.form_fields import ALL_THE_SAME, NO_LABELS, field_of, for_form
 from gateway.web.rendering import render
 from shared.characters import visible
-from shared.manifests import COLUMNS, FILE_COLUMNS, LABEL_COLUMNS
+from shared.media.manifests import COLUMNS, FILE_COLUMNS, LABEL_COLUMNS
+from shared.media.testsets import IMAGE_SUFFIXES, JUNK, MANIFEST_NAMES, TABLE_SUFFIXES
 from shared.problems import InvalidInput, Malformed, Problem, TooLarge
 from shared.schemas.jobs import JobSpec
 from shared.schemas.masks import MaskSpec
-from shared.testsets import IMAGE_SUFFIXES, JUNK, MANIFEST_NAMES, TABLE_SUFFIXES
 
 FIELDS = (
     "task", "images", "outside_domain", "manifest", "ground_truth", "label_map", "masks", "classes", "methods",

@@ -22,9 +22,9 @@ from gateway.settings import Settings
 from gateway.storage import images
 from gateway.web.gallery import SHOWS, Arm, Choice, GalleryState, difference_address, has_masks, picture_address
 from gateway.web.rendering import render
-from shared.images import Pixels, decode
+from shared.media.images import Pixels, decode
+from shared.media.storage import image_key
 from shared.schemas.results import CounterfactualDetail
-from shared.storage import image_key
 
 GAIN = 2  # brightness of a difference: 128 grey levels or more are white
 

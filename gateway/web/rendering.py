@@ -18,7 +18,7 @@ from shared.schemas.base import Contract
 from shared.schemas.effects import Cell
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.results import ModelResults
-from shared.stages import STAGES, stage_words
+from shared.words.stages import STAGES, stage_words
 
 Value = str | list[str]  # of a query parameter; a list repeats it
 FOLDER = Path(__file__).parent

@@ -38,7 +38,7 @@ from shared.schemas.base import Contract
 from shared.schemas.effects import Cell, CellEffect, Direction
 from shared.schemas.metrics import ClassConfusion, ConfusionPairs, SegmentationMetrics
 from shared.schemas.results import CounterfactualView, JobResults, ModelResults
-from shared.verdicts import most_severe
+from shared.words.verdicts import most_severe
 
 STEPS = (0.05, 0.1, 0.2, 0.4, 0.7)  # effects from which on a cell has the next shade; 5 points are the tested limit
 MOST_ROWS = 30  # of methods side by side

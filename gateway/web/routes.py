@@ -23,12 +23,12 @@ from gateway.results.counterfactuals import Listing
 from gateway.results.provenance import packet_of_image
 from gateway.storage import images
 from gateway.web.rendering import FOLDER, Value, address_of, cell_parameters, parameters_of, render
+from shared.media.storage import image_key
+from shared.media.xmp import with_xmp
 from shared.problems import InvalidInput, NotFound
 from shared.schemas.effects import Cell
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.results import CounterfactualView, JobResults, ModelResults
-from shared.storage import image_key
-from shared.xmp import with_xmp
 
 PAIRS_PER_PAGE = 24
 _STATIC = {path.name: path for folder in (ASSETS, FOLDER / "static") for path in folder.iterdir()}

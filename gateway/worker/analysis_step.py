@@ -41,8 +41,9 @@ from gateway.results.rows import ModelRows
 from gateway.worker.corroboration_step import corroborate
 from gateway.worker.held_leases import LeaseLost
 from shared.chunks import chunks
+from shared.media.storage import ObjectMissing, ObjectStore
 from shared.problems import Problem
-from shared.profiles import CheckCalibration
+from shared.profiles.profile import CheckCalibration
 from shared.schemas.base import ImagePayload
 from shared.schemas.designs import RoundPlan
 from shared.schemas.effects import Realism
@@ -50,8 +51,7 @@ from shared.schemas.evaluation import EmbedRequest, EmbedTextsRequest
 from shared.schemas.language import ScoreRequest
 from shared.schemas.results import JobResults
 from shared.seeds import derive_seed
-from shared.storage import ObjectMissing, ObjectStore
-from shared.wording import nothing_compared
+from shared.words.wording import nothing_compared
 
 _TEXTS = 64  # per message
 

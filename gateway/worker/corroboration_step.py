@@ -19,11 +19,11 @@ from gateway.model_services.vectors import recorded_embeddings
 from gateway.results.corroboration import Vectors, with_corroboration
 from gateway.results.own_images import SAMPLE, OwnImages, load_own_images
 from shared.chunks import chunks
+from shared.media.storage import ObjectStore
 from shared.problems import Problem
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import EmbedReply, EmbedRequest
 from shared.schemas.results import JobResults
-from shared.storage import ObjectStore
 
 
 def corroborate(

@@ -23,11 +23,11 @@ from gateway.model_services.image_shelf import ImageShelf
 from gateway.model_services.recorded import RecordedServices
 from gateway.worker.image_step import predict_original
 from gateway.worker.image_work import ImageWork
+from shared.media.storage import ObjectMissing
 from shared.problems import Problem
 from shared.schemas.base import JsonObject
 from shared.schemas.metrics import OriginalsCheck
 from shared.seeds import derive_seed
-from shared.storage import ObjectMissing
 
 MOST_ORIGINALS = 128  # randomly sampled
 

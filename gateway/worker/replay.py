@@ -27,13 +27,13 @@ from gateway.queue.leases import Lease
 from gateway.worker import image_step
 from gateway.worker.image_step import row_of
 from gateway.worker.image_work import ImageWork, source_of
-from shared.endpoints import Endpoint, Reply, Request, Services
-from shared.images import decode
+from shared.media.images import decode
+from shared.media.storage import ObjectMissing, ObjectStore
 from shared.problems import NotFound
+from shared.profiles.weights import FROM_SERVER
 from shared.schemas.designs import ChosenValues
 from shared.schemas.service import SERVICES, ServiceInfo
-from shared.storage import ObjectMissing, ObjectStore
-from shared.weights import FROM_SERVER
+from shared.service.endpoints import Endpoint, Reply, Request, Services
 
 _MAX_TEXT = 120
 

@@ -49,14 +49,14 @@ from gateway.worker import image_step
 from gateway.worker.analysis_step import analyse
 from gateway.worker.held_leases import HeldLeases, LeaseLost, Stopping
 from gateway.worker.originals_step import OriginalsGate
-from shared import logging as json_logging
-from shared.celery_app import broker_fault, open_celery
-from shared.probes import operations_port
+from shared.media.storage import ObjectStore
 from shared.problems import NotReady, Problem
-from shared.profiles import load_profile
+from shared.profiles.profile import load_profile
 from shared.schemas.jobs import Stage
-from shared.storage import ObjectStore
-from shared.turns import work_started
+from shared.service import logging as json_logging
+from shared.service.celery_app import broker_fault, open_celery
+from shared.service.probes import operations_port
+from shared.service.turns import work_started
 
 MAX_PAUSE_SECONDS = 300.0
 LINK_GRACE_SECONDS = 60.0

@@ -8,11 +8,11 @@ from typing import Protocol
 from llm_service.engines.openai import connect_openai
 from llm_service.engines.tgi import connect_tgi
 from llm_service.engines.transformers import load_transformers
-from shared.completion import Completion
-from shared.devices import Loading
-from shared.profiles import Language
+from shared.profiles.profile import Language
 from shared.schemas.language import GenerateRequest
 from shared.schemas.service import WeightsInfo
+from shared.service.completion import Completion
+from shared.service.devices import Loading
 
 
 class LanguageModel(Protocol):

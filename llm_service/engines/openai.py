@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
-from shared.completion import Completion
-from shared.devices import Loading
-from shared.profiles import Language
+from shared.profiles.profile import Language
 from shared.schemas.language import GenerateRequest
+from shared.service.completion import Completion
+from shared.service.devices import Loading
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionMessageParam
 
-    from shared.chat_server import ChatServer
+    from shared.service.chat_server import ChatServer
 
 
 class RemoteLanguageModel:
@@ -49,7 +49,7 @@ class RemoteLanguageModel:
 
 def connect_openai(loading: Loading[Language]) -> RemoteLanguageModel:
     """Create a client of the profile's server; no weights are loaded."""
-    from shared.chat_server import ChatServer  # a slow import that only this engine needs
+    from shared.service.chat_server import ChatServer  # a slow import that only this engine needs
 
     assert loading.weights.server is not None
     return RemoteLanguageModel(ChatServer(loading.weights.server))

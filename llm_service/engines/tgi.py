@@ -12,14 +12,13 @@ from huggingface_hub import AsyncInferenceClient, ChatCompletionOutput
 from huggingface_hub.errors import HfHubHTTPError, HTTPError  # type: ignore[attr-defined]
 from pydantic import ValidationError
 
-from shared.completion import Completion
-from shared.devices import Loading
-from shared.http_statuses import refuses_content
-from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput
-from shared.profiles import Language
+from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput, refuses_content
+from shared.profiles.profile import Language
+from shared.profiles.weights import Server
 from shared.schemas.language import GenerateRequest
-from shared.server_replies import answer_in
-from shared.weights import Server
+from shared.service.completion import Completion
+from shared.service.devices import Loading
+from shared.service.server_replies import answer_in
 
 
 class TgiLanguageModel:

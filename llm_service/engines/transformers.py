@@ -13,15 +13,15 @@ import torch
 
 from llm_service.causal import load_causal, with_adapter
 from llm_service.decoding import Continuation, Decoder, Row
-from shared.completion import Completion
-from shared.control_words import control_words, refuse_control_words
-from shared.devices import Loading
-from shared.load_progress import reading
 from shared.problems import InvalidInput, NotFinite, OutOfMemory
-from shared.profiles import Language
+from shared.profiles.profile import Language
 from shared.schemas.language import GenerateRequest, Message
 from shared.schemas.service import WeightsInfo
-from shared.service import MakeBatcher
+from shared.service.completion import Completion
+from shared.service.control_words import control_words, refuse_control_words
+from shared.service.devices import Loading
+from shared.service.load_progress import reading
+from shared.service.model_service import MakeBatcher
 
 LENGTH_STEP = 32  # deterministic batches pad prompts to multiples of this number of tokens
 SHORTEST_PREFIX = 16

@@ -36,8 +36,8 @@ from research.judges.oracles.objects import judge
 from research.judges.trials import TASK, payload, source_picture
 from research.pictures.rendered_once import Pixels
 from research.system.spawn_services import spawn_services
-from shared.images import decode
-from shared.profiles import SHIPPED, load_profile
+from shared.media.images import decode
+from shared.profiles.profile import SHIPPED, load_profile
 from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import PromptEdit
 from tinyworld.objects.proposals import Proposal

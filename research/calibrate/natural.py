@@ -39,7 +39,7 @@ from research.calibrate.edits import toml, with_thresholds
 from research.judges.label import Label, shipped_labels
 from research.judges.labelled import LabelledEdit, judged_sample, labelled_edits
 from research.statistics.rates import rate_text
-from shared.profiles import SHIPPED, load_profile
+from shared.profiles.profile import SHIPPED, load_profile
 from shared.schemas.calibration import JobCalibration, MethodCalibration, Thresholds
 from shared.schemas.validity import OTHER_MODELS
 from shared.seeds import derive_seed

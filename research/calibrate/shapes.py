@@ -33,10 +33,10 @@ from research.calibrate.broken import Trial
 from research.calibrate.thresholds import held_out_scores, table, thresholds, toml, with_thresholds
 from research.datasets.round_trips import through_autoencoder
 from research.judges.trials import payload
-from shared.images import decode
-from shared.label_maps import VOID
-from shared.profile_evaluator import ShapeJudge
-from shared.profiles import load_profile, shipped_profiles
+from shared.media.images import decode
+from shared.media.label_maps import VOID
+from shared.profiles.evaluator import ShapeJudge
+from shared.profiles.profile import load_profile, shipped_profiles
 from shared.schemas.evaluation import ShapesReply, ShapesRequest
 from tinyworld.drawing.canvas import Image
 from tinyworld.roads.render import Rendering, render

@@ -29,10 +29,10 @@ from research.objects.pictures import Pictures, pictures, split_scene
 from research.pictures.augmentation import as_pixel_values
 from research.pictures.rendered_once import Pixels
 from research.system.folders import RUNS, WEIGHTS
-from shared.arithmetic import native_weights
 from shared.chunks import chunks
-from shared.profiles import load_profile
-from shared.service_settings import ServiceSettings
+from shared.profiles.arithmetic import native_weights
+from shared.profiles.profile import load_profile
+from shared.service.settings import ServiceSettings
 from tinyworld.domain.scenes import Split
 from tinyworld.objects.captions import caption
 from tinyworld.objects.world import sample_scene

@@ -28,7 +28,7 @@ from benchmarks.machine import processor
 from research.full_services.part import WRITTEN
 from research.full_services.parts import PARTS
 from research.full_services.table import full_size_section
-from shared.arithmetic import cpu_has_bfloat16
+from shared.profiles.arithmetic import cpu_has_bfloat16
 
 RESULTS = Path(__file__).parents[1] / "results" / "full-size.json"
 GIB = 2**30

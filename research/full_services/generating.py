@@ -12,8 +12,8 @@ import numpy as np
 from diffusion_service.segmentation import Segmenter
 from research.full_services.generators import CAPTION, NIGHT
 from research.full_services.served import Client, Step, weights, write_profile
-from shared.endpoints import Services
-from shared.images import Pixels, encode
+from shared.media.images import Pixels, encode
+from shared.profiles.weights import Weights
 from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import (
     ControlKind,
@@ -26,7 +26,7 @@ from shared.schemas.diffusion import (
     Rendering,
     RenderRequest,
 )
-from shared.weights import Weights
+from shared.service.endpoints import Services
 
 GUIDANCE = 7.5
 KINDS: tuple[ControlKind, ...] = ("canny", "segmentation", "depth", "soft_edges")

@@ -31,8 +31,8 @@ from research.full_services.readers import (
 )
 from research.full_services.reading import caption_steps, captioner_profile, evaluator_profile, evaluator_steps
 from research.full_services.served import measured_steps
-from shared.service_settings import ServiceSettings
-from shared.weights import Dtype
+from shared.profiles.weights import Dtype
+from shared.service.settings import ServiceSettings
 
 Measure = Callable[[ServiceMeter, Path, int], list[str]]
 

@@ -11,11 +11,11 @@ import numpy as np
 from research.full_services.generating import picture
 from research.full_services.generators import CAPTION, NIGHT
 from research.full_services.served import Client, Step, weights, write_profile
-from shared.endpoints import Services
-from shared.images import encode
+from shared.media.images import encode
 from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionRequest
 from shared.schemas.evaluation import EmbedRequest, PredictRequest, ShapesRequest
+from shared.service.endpoints import Services
 
 TOKENS = 20
 MODELS = ("resnet-50", "vit")

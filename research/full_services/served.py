@@ -12,8 +12,8 @@ import httpx
 from fastapi import FastAPI
 
 from research.full_services.meter import ServiceMeter
-from shared.endpoints import Endpoint, Reply, Request
-from shared.service_settings import DEADLINE_HEADER, MAX_DEADLINE_SECONDS
+from shared.service.endpoints import Endpoint, Reply, Request
+from shared.service.settings import DEADLINE_HEADER, MAX_DEADLINE_SECONDS
 
 POLL_SECONDS = 1.0
 _ELSEWHERE = '{ url = "http://127.0.0.1:9/v1", model = "none", revision = "1", licence = "none", gigabytes = 1 }'

@@ -16,11 +16,11 @@ from research.full_services.generating import GUIDANCE, source_of
 from research.full_services.generators import CAPTION, NIGHT
 from research.full_services.served import serving
 from research.gpu.rows import Run
-from shared.endpoints import Services
-from shared.images import decode
+from shared.media.images import decode
 from shared.schemas.diffusion import Rendering, RenderRequest
 from shared.schemas.evaluation import EmbedRequest
-from shared.service_settings import ServiceSettings
+from shared.service.endpoints import Services
+from shared.service.settings import ServiceSettings
 
 SIDE = 128  # pixels of the source
 STEPS = (1, 4, 20)

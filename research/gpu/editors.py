@@ -18,9 +18,9 @@ from diffusion_service.editors.pipelines import PipelineEdit, PipelineEditor, Pi
 from research.full_services.generating import picture
 from research.gpu.memory import KLEIN, QWEN
 from research.gpu.rows import Run
-from shared.images import Pixels
-from shared.profile_instruct import InstructPipeline, Offload
-from shared.weights import Weights
+from shared.media.images import Pixels
+from shared.profiles.instruct import InstructPipeline, Offload
+from shared.profiles.weights import Weights
 
 _TINY_KLEIN: Mapping[str, Any] = {
     "num_layers": 1, "num_single_layers": 1, "attention_head_dim": 16, "num_attention_heads": 2,

@@ -31,9 +31,9 @@ from research.full_services.generating import GUIDANCE, generator_profile, pictu
 from research.full_services.generators import NIGHT, SD15, SDXL, Architecture, write_generator
 from research.full_services.served import Client, serving
 from research.gpu.rows import Run
-from shared.endpoints import Services
 from shared.schemas.diffusion import Rendering, RenderRequest
-from shared.service_settings import ServiceSettings
+from shared.service.endpoints import Services
+from shared.service.settings import ServiceSettings
 
 TINY = Architecture(
     unet={

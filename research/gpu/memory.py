@@ -26,7 +26,7 @@ from transformers import (
 )
 
 from research.full_services.generators import SD15, VOCABULARY, build_autoencoder, build_controlnet, build_unet
-from shared.profiles import Profile, load_profile
+from shared.profiles.profile import Profile, load_profile
 
 PROFILE = "modern-24gb"
 CARD = 24.0  # GB: what the smaller of the cards of "24 GB" report (an L4, an A10G)

@@ -27,13 +27,13 @@ from research.judges.trials import TASK, Drawing, Studio, payload, source_pictur
 from research.objects.pictures import render_pair
 from research.pictures.rendered_once import Pixels
 from research.system.spawn_services import spawn_services
-from shared.endpoints import Endpoint, Reply, Request, Services
-from shared.images import decode
-from shared.profiles import Profile, load_profile
+from shared.media.images import decode
+from shared.profiles.profile import Profile, load_profile
 from shared.schemas.caption import CaptionReply, CaptionRequest
 from shared.schemas.language import GenerateReply, GenerateRequest
 from shared.schemas.service import ServiceName
 from shared.seeds import derive_seed
+from shared.service.endpoints import Endpoint, Reply, Request, Services
 from tinyworld.objects.proposals import Proposal
 
 AT_ONCE = 4  # source images in progress at the same time, so that their edits share batches

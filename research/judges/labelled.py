@@ -24,7 +24,7 @@ from gateway.methods.validity import caption_signals
 from research.judges.label import Label, image_valid
 from research.judges.records import Record, read_picture, records
 from research.system.spawn_services import spawn_services
-from shared.profiles import load_profile
+from shared.profiles.profile import load_profile
 from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionRequest
 from shared.schemas.evaluation import ShapesRequest

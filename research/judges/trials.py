@@ -21,14 +21,14 @@ from gateway.methods.checks import check_images
 from gateway.methods.counterfactual import Edit, MethodImage, Scores, TaskDescription, Verdict
 from gateway.methods.dillema import DillemaParameters, region_of
 from research.pictures.rendered_once import Pixels
-from shared.arithmetic import native_weights
 from shared.chunks import chunks
-from shared.images import decode, encode
-from shared.profiles import Profile
+from shared.media.images import decode, encode
+from shared.profiles.arithmetic import native_weights
+from shared.profiles.profile import Profile
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, ImagePayload
 from shared.schemas.diffusion import Rendering, RenderReply
 from shared.schemas.evaluation import EmbedReply, EmbedRequest, StructureReply, StructureRequest
-from shared.service_settings import ServiceSettings
+from shared.service.settings import ServiceSettings
 from tinyworld.objects.render import render
 from tinyworld.objects.world import CLASSES, Scene
 

@@ -36,7 +36,7 @@ from research.measure.counterfactual_report import report
 from research.objects.pictures import render_pair
 from research.pictures.rendered_once import Pixels
 from research.pictures.sheet import contact_sheet
-from shared.profiles import Profile, load_profile
+from shared.profiles.profile import Profile, load_profile
 from tinyworld.domain.scenes import Split
 from tinyworld.objects.captions import read
 from tinyworld.objects.proposals import FIELDS, Proposal, proposal

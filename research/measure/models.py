@@ -27,7 +27,7 @@ from research.statistics.rates import rate_text
 from research.system.folders import WEIGHTS
 from research.train.captioner import captions_of
 from shared.chunks import chunks
-from shared.profiles import load_profile
+from shared.profiles.profile import load_profile
 from tinyworld.objects.captions import read
 from tinyworld.objects.world import CLASSES, FACTORS, Scene, sample_scene, scene_factors, withheld
 

@@ -23,8 +23,8 @@ from gateway.methods.counterfactual import Change, Edit, MethodImage, TaskDescri
 from gateway.methods.similarity import check_texts
 from research.objects.thesaurus import KINDS, THINGS, Meaning, meanings, withheld_pair
 from research.statistics.rates import fraction_text
-from shared.images import encode
-from shared.profiles import load_profile
+from shared.media.images import encode
+from shared.profiles.profile import load_profile
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import EmbedTextsReply, EmbedTextsRequest
 from tinyworld.domain.descriptions import Description, Mention

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from shared.arithmetic import native_dtype
-from shared.service_settings import ServiceSettings
+from shared.profiles.arithmetic import native_dtype
+from shared.service.settings import ServiceSettings
 
 
 def autocast(device: torch.device | str) -> torch.autocast:

@@ -26,7 +26,7 @@ from research.pictures.sheet import contact_sheet
 from research.system.public_jobs import embedded_client, figures, run_job, seconds_of
 from research.system.spawn_services import spawn_services
 from shared.chunks import chunks
-from shared.images import decode
+from shared.media.images import decode
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, ImagePayload
 from shared.schemas.evaluation import EmbedRequest
 from shared.schemas.jobs import JobDetail, JobSpec, MethodChoice

@@ -22,7 +22,7 @@ from research.objects.pictures import render_pair
 from research.paper_tables.rows import FactorFigures, MeanDifference, TextChecks
 from research.pictures.rendered_once import Pixels
 from shared.chunks import chunks
-from shared.images import decode
+from shared.media.images import decode
 from shared.schemas.effects import Rate
 from shared.schemas.results import CounterfactualView
 from shared.seeds import derive_seed

@@ -24,7 +24,7 @@ from research.photographs.cutouts import cutouts, on_grey, outputs_by_class
 from research.photographs.packages import BACKGROUNDS, CLASS_NAMES, CLASSIFIER, CUTOUTS, PACKAGES, fetch, members
 from research.photographs.tables import tables
 from research.system.public_jobs import embedded_client, wait_for_repair
-from shared.images import encode
+from shared.media.images import encode
 from shared.schemas.jobs import JobDetail, MethodChoice
 from shared.schemas.repairs import RepairRequest, RepairView
 from shared.schemas.suites import SuiteDetail, SuiteRequest

@@ -35,8 +35,8 @@ from research.photographs.cutouts import cutouts, on_grey
 from research.photographs.packages import BACKGROUNDS, CUTOUTS, fetch
 from research.photographs.scenes import SCENES, scenes
 from research.statistics.rates import rate_text
-from shared.images import Pixels
-from shared.profiles import load_profile
+from shared.media.images import Pixels
+from shared.profiles.profile import load_profile
 from shared.schemas.diffusion import Corruption
 from tinyworld.domain.names import Domain, add_domain
 from tinyworld.domain.scenes import Split

@@ -36,7 +36,7 @@ from research.photographs.packages import CUTOUTS, EMBEDDER, LANGUAGE_MODEL, fet
 from research.statistics.rates import rate_text
 from research.system.folders import WEIGHTS
 from shared.chunks import chunks
-from shared.profiles import load_profile
+from shared.profiles.profile import load_profile
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import EmbedTextsRequest
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from research.scale.waiting_services import CLASSES
-from shared.images import encode
+from shared.media.images import encode
 
 SIDE = 25  # 1,875 random bytes: some 2 kB as PNG
 

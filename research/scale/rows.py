@@ -31,7 +31,7 @@ from gateway.report.build import build_report
 from gateway.results.counterfactuals import Listing, results_page
 from research.scale.copied_rows import fill
 from research.scale.site import absolute
-from shared.storage import DirectoryStore
+from shared.media.storage import DirectoryStore
 from tests.support.block_counts import blocks
 from tests.support.deployment import postgres, postgres_url
 

@@ -23,10 +23,10 @@ from typing import Literal
 
 from prometheus_client import CollectorRegistry
 
-from shared.batch_metrics import BatchMetrics
-from shared.batching import BatchPolicy, MicroBatcher
 from shared.problems import DeadlineExceeded, Overloaded
-from shared.turns import work_started
+from shared.service.batch_metrics import BatchMetrics
+from shared.service.batching import BatchPolicy, MicroBatcher
+from shared.service.turns import work_started
 
 Calls = Literal["image", "edit"]
 DEADLINE_SECONDS, WAIT_SECONDS, PAUSE_SECONDS, RELEASE_SECONDS = 600.0, 120.0, 10.0, 5.0  # the defaults

@@ -23,8 +23,7 @@ from fastapi import FastAPI
 from pydantic_settings import BaseSettings, SettingsConfigDict
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from shared.endpoints import MODELS, Services
-from shared.images import decode, encode
+from shared.media.images import decode, encode
 from shared.schemas.base import Contract, ImagePayload
 from shared.schemas.caption import CaptionReply, CaptionRequest
 from shared.schemas.diffusion import EditEvaluations, EditReply, EditRequest
@@ -41,8 +40,9 @@ from shared.schemas.evaluation import (
     StructureRequest,
 )
 from shared.schemas.service import WeightsInfo
-from shared.service import MakeBatcher, ModelService
-from shared.service_settings import ServiceSettings
+from shared.service.endpoints import MODELS, Services
+from shared.service.model_service import MakeBatcher, ModelService
+from shared.service.settings import ServiceSettings
 
 Balance = Literal["least busy", "connection"]
 CLASSES = ["boat", "bus", "car"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from shared.weights import REPOSITORY
+from shared.profiles.weights import REPOSITORY
 
 WEIGHTS = REPOSITORY / "tinyworld" / "weights"
 ORACLE_WEIGHTS = Path(__file__).parents[1] / "weights" / "oracles"

@@ -14,10 +14,10 @@ from pathlib import Path
 from contrafact.client import Client
 from shared.package import module
 from shared.problems import NotReady
+from shared.profiles.weights import REPOSITORY
 from shared.schemas.jobs import JobDetail, JobSpec
 from shared.schemas.repairs import TRAINED, RepairRequest, RepairView, TrainedArm
 from shared.schemas.results import JobResults
-from shared.weights import REPOSITORY
 
 WAIT_SECONDS = 2.0
 START_SECONDS = 1800.0

@@ -32,8 +32,8 @@ from research.yardstick.plants import MODELS, PLANTED, TESTED_CLASSES
 from research.yardstick.printing import format_answer, format_comparison, format_dilutions, format_key
 from research.yardstick.score import score
 from shared.problems import validation_sentence
+from shared.profiles.weights import digest_folder
 from shared.schemas.designs import DesignKind
-from shared.weights import digest_folder
 from tinyworld.objects.demo import demo_scenes
 
 COMMITTED_KEY = Path(__file__).parent / "key.json.gz"

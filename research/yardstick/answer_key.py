@@ -26,9 +26,9 @@ from research.yardstick.classifiers import Lower, Top, model_folder, sepia
 from research.yardstick.formats import AnswerKey, KnownModel, Planting, TrueEffect
 from research.yardstick.plants import MODELS, OUTSIDE_VALUE, TESTED_CLASSES, Planned, Plant
 from shared.chunks import chunks
+from shared.profiles.weights import digest_folder
 from shared.schemas.effects import Cell, Direction
 from shared.seeds import derive_seed
-from shared.weights import digest_folder
 from tinyworld.objects.demo import SHARES, own_distribution
 from tinyworld.objects.world import CLASSES, EDIT_FACTOR, FACTOR_VALUES, Scene
 

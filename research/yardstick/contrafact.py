@@ -21,12 +21,12 @@ from research.system.public_jobs import embedded_client, figures, run_job, secon
 from research.yardstick.classifiers import YARDSTICK, model_folder
 from research.yardstick.formats import Answer, FoundCell, Spent
 from research.yardstick.plants import CLEAN, PLANTED, TESTED_CLASSES, Planned
-from shared.profiles import shipped_profiles
+from shared.profiles.profile import shipped_profiles
+from shared.profiles.weights import REPOSITORY
 from shared.schemas.designs import ChosenValue, DesignKind
 from shared.schemas.effects import CellEffect
 from shared.schemas.jobs import JobSpec, MethodChoice
 from shared.schemas.results import JobResults
-from shared.weights import REPOSITORY
 from tinyworld.objects.demo import write_demo
 from tinyworld.objects.phrases import SLOTS
 

@@ -158,9 +158,9 @@ class Heartbeat(RepairProgress):
 
 
 class Judgement(Contract):
-    """Results of one arm on the judged images, in their order: scores by label (`shared.scores`).
+    """Results of one arm on the judged images, in their order: scores by label (`shared.schemas.scores`).
 
-    For segmenters `confusion`: pixels by mask class and predicted class (`shared.label_maps.pack_counts`).
+    For segmenters `confusion`: pixels by mask class and predicted class (`shared.media.label_maps.pack_counts`).
     """
 
     scores: list[dict[str, float]]

@@ -13,12 +13,12 @@ from typer.testing import CliRunner
 from contrafact.cli import app
 from contrafact.client import Client
 from embedded.run import run_embedded
-from shared.images import encode
-from shared.profiles import load_profile, shipped_profiles
+from shared.media.images import encode
+from shared.profiles.profile import load_profile, shipped_profiles
+from shared.profiles.weights import REPOSITORY
 from shared.schemas.results import CounterfactualView, JobResults
 from shared.schemas.reviews import ReviewRequest
 from shared.seeds import derive_seed
-from shared.weights import REPOSITORY
 from tinyworld.objects.render import render
 from tinyworld.objects.world import sample_scene
 

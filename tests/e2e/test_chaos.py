@@ -28,10 +28,10 @@ from sqlalchemy.exc import DBAPIError
 from contrafact.client import Client
 from gateway.database.tables import Counterfactual, Event, Image, Prediction, RecordedCall, Report, SourceImage, Table
 from gateway.operations.housekeeping import Graces, run_housekeeping
-from shared.images import encode
+from shared.media.images import encode
+from shared.media.storage import call_key, image_key
 from shared.problems import Problem
 from shared.schemas.jobs import JobDetail, JobSpec
-from shared.storage import call_key, image_key
 from tests.support.archives import zipped
 from tests.support.deployment import TINY, Deployment, deployed, small
 from tests.support.processes import Program

@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from shared.media.storage import image_key
 from shared.schemas.service import SERVICES
-from shared.storage import image_key
 from tests.support.deployment import TINY, Deployment, deployed
 from tinyworld.objects.demo import write_demo
 

@@ -19,7 +19,7 @@ import pytest
 from gateway.database.events import add_event
 from gateway.database.sessions import migrate, open_engine, open_sessions
 from gateway.database.tables import LOCAL_OWNER, Job, Owner, SourceImage
-from shared.storage import DirectoryStore
+from shared.media.storage import DirectoryStore
 from tests.support.http_jobs import queue_length, wait_until_ready
 from tests.support.processes import UVICORN, free_port
 from tests.support.small_services import SmallServices, serve

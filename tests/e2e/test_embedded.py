@@ -20,7 +20,7 @@ import pytest
 from embedded.directory import DirectoryInUse
 from embedded.run import run_embedded
 from gateway.export.job import FORMATS
-from shared.images import encode
+from shared.media.images import encode
 from shared.schemas.service import SERVICES
 from tests.support.extras import environment
 from tests.support.http_jobs import finished

@@ -22,7 +22,7 @@ import sqlalchemy as sa
 
 from gateway.database.sessions import open_engine
 from gateway.database.tables import Counterfactual, Prediction, RecordedCall, Report, SourceImage, Table
-from shared.images import encode
+from shared.media.images import encode
 from tests.support.http_jobs import finished
 from tests.support.small_services import SmallServices, serve
 from tinyworld.objects.demo import write_demo

@@ -18,7 +18,7 @@ from PIL import Image
 from sklearn.datasets import load_sample_images
 
 from embedded.run import run_embedded
-from shared.images import decode, encode
+from shared.media.images import decode, encode
 from tests.support.archives import zipped
 from tests.support.http_jobs import finished
 from tests.support.work_site import wait_for

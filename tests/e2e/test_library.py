@@ -20,10 +20,10 @@ import contrafact
 from contrafact import Client, JobFailed, MethodChoice, Outcome, SuiteFilters, SuiteRequest
 from contrafact.maite import CounterfactualAugmentation, job_dataset, suite_dataset
 from embedded.run import run_embedded
-from shared.images import encode
+from shared.media.images import encode
 from shared.schemas.jobs import JobDetail
 from shared.schemas.service import SERVICES
-from shared.service import LOADING
+from shared.service.model_service import LOADING
 from tests.support.threads import run_together
 
 IMAGES = [np.full((48, 48, 3), 80 + number, np.uint8) for number in range(14)]

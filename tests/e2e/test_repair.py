@@ -11,11 +11,11 @@ import pytest
 from contrafact.client import Client
 from embedded.run import run_embedded
 from gateway.database.sessions import migrate, open_engine, open_sessions
-from shared.profiles import shipped_profiles
+from shared.media.storage import DirectoryStore
+from shared.profiles.profile import shipped_profiles
+from shared.profiles.weights import REPOSITORY
 from shared.schemas.repairs import RepairRequest, RepairView
 from shared.schemas.service import SERVICES, ServiceName
-from shared.storage import DirectoryStore
-from shared.weights import REPOSITORY
 from tests.support.repair_site import add_job, write_day_classifier
 from tests.support.small_services import SmallServices, serve
 from tests.support.work_site import wait_for

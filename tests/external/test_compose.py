@@ -20,11 +20,11 @@ from pydantic_settings import BaseSettings
 from evaluator_service.models_under_test.messages import default_memory_mib
 from evaluator_service.repair_worker import TrainerSettings
 from gateway.settings import Settings
-from shared.fetch_weights import hub_files
-from shared.images import ImageSettings
-from shared.profiles import load_profile
-from shared.service import ModelService
-from shared.service_settings import ServiceSettings
+from shared.media.images import ImageSettings
+from shared.profiles.fetch_weights import hub_files
+from shared.profiles.profile import load_profile
+from shared.service.model_service import ModelService
+from shared.service.settings import ServiceSettings
 from tests.support.compose_files import BASE, GPU, ROOT, SECRETS, VLLM, composed
 from tests.support.image_steps import stages
 

@@ -17,7 +17,7 @@ PROGRAMS = {
         "psycopg minio"
     ),
     "evaluator": "evaluator_service.app evaluator_service.repair_worker kombu.transport.redis minio",
-    "weights": "shared.fetch_weights",
+    "weights": "shared.profiles.fetch_weights",
     # Everything that it does with the models of the user's included: parquet, ONNX, repairs.
     "embedded": "embedded.demo contrafact.cli gateway.export.huggingface caption_service.app llm_service.app "
     "diffusion_service.app evaluator_service.app evaluator_service.models_under_test.onnx_file "
@@ -63,7 +63,7 @@ def test_only_the_engine_of_a_server_imports_its_client(extra: str, service: str
     assert "openai" in packages(extra)
     without = run(extra, f"import {service}.app", tmp_path / "without", without="openai")
     assert without.returncode == 0, without.stderr[-3000:]
-    code = "import shared.chat_server"
+    code = "import shared.service.chat_server"
     process = run(extra, code, tmp_path / "with")
     assert process.returncode == 0, process.stderr[-3000:]
     assert "No module named 'openai'" in run(extra, code, tmp_path / "without", without="openai").stderr

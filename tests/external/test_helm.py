@@ -14,9 +14,9 @@ import yaml
 
 from evaluator_service.repair_worker import TrainerSettings
 from gateway.settings import Settings
-from shared.fetch_weights import hub_files
-from shared.profiles import Profile, load_profile
-from shared.service_settings import ServiceSettings
+from shared.profiles.fetch_weights import hub_files
+from shared.profiles.profile import Profile, load_profile
+from shared.service.settings import ServiceSettings
 from tests.support.chart_objects import (
     EXAMPLES,
     OURS,
@@ -305,11 +305,13 @@ def test_weights_are_fetched_once_and_read_by_all(releases: dict[str, Object]) -
     for name in EXAMPLES.keys() - {"tiny"}:
         (job,) = kind(releases[name], "Job").values()
         (fetching,) = job["spec"]["template"]["spec"]["containers"]
-        assert fetching["command"][:3] == ["python", "-m", "shared.fetch_weights"]
+        assert fetching["command"][:3] == ["python", "-m", "shared.profiles.fetch_weights"]
         assert ("--servers" in fetching["command"]) == (name != "autoscaled")
         for room in SERVICES:
             spec = kind(releases[name], "Deployment")[f"{room}-service"]["spec"]["template"]["spec"]
-            assert spec["initContainers"][0]["command"][2].startswith("until python -m shared.fetch_weights --check")
+            assert spec["initContainers"][0]["command"][2].startswith(
+                "until python -m shared.profiles.fetch_weights --check"
+            )
             for container in containers({"spec": spec}):
                 assert {"name": "weights", "mountPath": "/weights", "readOnly": True} in container["volumeMounts"]
 

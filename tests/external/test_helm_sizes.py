@@ -10,9 +10,9 @@ import yaml
 
 from evaluator_service.models_under_test.messages import default_memory_mib
 from gateway.operations.doctor import gigabytes, needed_weights
-from shared.profiles import load_profile
+from shared.profiles.profile import load_profile
 from shared.schemas.service import SERVICES as SERVICE_NAMES
-from shared.service_settings import ServiceSettings
+from shared.service.settings import ServiceSettings
 from tests.support.chart_objects import (
     SERVICES,
     Object,

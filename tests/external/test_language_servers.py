@@ -21,12 +21,12 @@ from transformers import AutoTokenizer
 from llm_service.app import create_app
 from llm_service.engines.transformers import load_transformers
 from llm_service.generation import build_validator
-from shared.completion import Completion
-from shared.devices import Loading
-from shared.endpoints import Services
-from shared.profiles import load_profile
+from shared.profiles.profile import load_profile
 from shared.schemas.language import GenerateRequest, Message, ScoreReply
-from shared.service import ModelService
+from shared.service.completion import Completion
+from shared.service.devices import Loading
+from shared.service.endpoints import Services
+from shared.service.model_service import ModelService
 from tests.support.compose_files import BASE, GPU, composed
 from tests.support.language_requests import KEYWORDS, generate_request
 from tests.support.language_servers import listening

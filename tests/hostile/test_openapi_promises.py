@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from schemathesis import GenerationMode
 from schemathesis.engine import events, from_schema
 
-from shared.images import encode
+from shared.media.images import encode
 from tests.support.gateway_under_test import serve_gateway
 from tests.support.hostile.small_services import APPS, serve_small, write_weights
 

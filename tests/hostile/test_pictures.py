@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gateway.database.tables import Job
-from shared.images import canonical, decode
+from shared.media.images import canonical, decode
 from shared.problems import Problem
 from tests.support.gateway_under_test import Gateway, picture
 from tests.support.hostile.pictures import ACCEPTED, PAYLOAD, REFUSED, AcceptedPicture, RefusedPicture

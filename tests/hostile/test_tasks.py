@@ -11,7 +11,7 @@ from gateway.methods.counterfactual import MethodImage, TaskDescription
 from gateway.methods.dillema import DillemaParameters, dillema, keyword_messages, keyword_schema
 from gateway.methods.words import names_class
 from llm_service.generation import build_validator
-from shared.images import encode
+from shared.media.images import encode
 from shared.problems import InvalidInput
 from shared.schemas.base import ImagePayload
 from shared.schemas.jobs import JobSpec

@@ -13,8 +13,8 @@ from gateway.database.tables import SourceImage
 from gateway.model_services.clients import ModelServices
 from gateway.settings import Settings
 from gateway.worker.worker import Worker
+from shared.media.storage import DirectoryStore
 from shared.schemas.service import SERVICES
-from shared.storage import DirectoryStore
 from tests.support.small_services import SmallServices
 from tests.support.work_site import Site, wait_for
 

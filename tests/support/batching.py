@@ -10,10 +10,10 @@ from functools import partial
 
 from prometheus_client import CollectorRegistry
 
-from shared.batch_metrics import BatchMetrics
-from shared.batching import BatchPolicy, MicroBatcher
 from shared.problems import OutOfMemory
-from shared.turns import work_started
+from shared.service.batch_metrics import BatchMetrics
+from shared.service.batching import BatchPolicy, MicroBatcher
+from shared.service.turns import work_started
 from tests.support.work_site import wait_for
 
 Run = Callable[[str, Sequence[int]], Sequence[int | Exception]]

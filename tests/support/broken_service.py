@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 
 from fastapi import FastAPI
 
-from shared.batching import MicroBatcher
-from shared.endpoints import Endpoint
 from shared.schemas.base import Contract
 from shared.schemas.service import WeightsInfo
-from shared.service import MakeBatcher, ModelService
-from shared.service_settings import ServiceSettings
+from shared.service.batching import MicroBatcher
+from shared.service.endpoints import Endpoint
+from shared.service.model_service import MakeBatcher, ModelService
+from shared.service.settings import ServiceSettings
 
 UNLUCKY = 13
 SETTINGS = ServiceSettings(max_batch_seconds=2.0)

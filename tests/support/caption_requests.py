@@ -8,10 +8,10 @@ from typing import Any
 import httpx
 import numpy as np
 
-from shared.endpoints import Services
-from shared.images import encode
+from shared.media.images import encode
 from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionRequest
+from shared.service.endpoints import Services
 from tests.support.serving import call
 
 

@@ -9,7 +9,7 @@ from gateway.model_services.clients import ModelServices
 from llm_service.app import create_app
 from shared.schemas.caption import CaptionReply, CaptionRequest
 from shared.schemas.service import SERVICES
-from shared.service_settings import ServiceSettings
+from shared.service.settings import ServiceSettings
 from tests.support.listening import listen
 from tests.support.small_services import SmallServices, serve
 

@@ -13,8 +13,8 @@ from gateway.report.build import store_report, write_report
 from gateway.results.corroboration import Vectors, with_corroboration
 from gateway.results.job_rows import JobRows
 from gateway.results.own_images import load_own_images
+from shared.media.storage import ObjectStore
 from shared.schemas.results import JobResults
-from shared.storage import ObjectStore
 
 NIGHT, DAY = np.array([1.0, 0.0]), np.array([0.0, 1.0])
 

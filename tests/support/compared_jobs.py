@@ -19,12 +19,12 @@ from gateway.database.tables import (
     SourceImage,
 )
 from gateway.methods import read_method
-from shared.images import from_array
+from shared.media.images import from_array
+from shared.media.storage import image_key
 from shared.schemas.base import Kind
 from shared.schemas.designs import RoundPlan
 from shared.schemas.jobs import JobState
 from shared.seeds import derive_id
-from shared.storage import image_key
 from tests.support.gateway_under_test import Gateway
 from tests.support.job_counts import store_counts
 from tests.support.suite_site import add_job, predict

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from diffusion_service.control_images import Source
 from diffusion_service.geometry import fit
-from shared.images import digest
+from shared.media.images import digest
 from tests.support.controlnet_items import PHOTO
 
 

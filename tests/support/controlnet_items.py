@@ -13,10 +13,10 @@ from diffusion_service.editors.controlnet import BatchKey, Rendered, RenderItem
 from diffusion_service.geometry import fit
 from diffusion_service.loading import load
 from diffusion_service.stable_diffusion import StableDiffusion
-from shared.images import Pixels, digest
+from shared.media.images import Pixels, digest
 from shared.problems import Problem
+from shared.profiles.weights import Dtype, Weights
 from shared.schemas.diffusion import ControlStrength, Rendering
-from shared.weights import Dtype, Weights
 
 RANDOM = np.random.default_rng(5)
 

@@ -24,7 +24,7 @@ from sqlalchemy.exc import OperationalError
 from contrafact.client import Client
 from gateway.auth.keys import create_key
 from gateway.database.sessions import Sessions, migrate, open_engine, open_sessions
-from shared.s3_store import S3Store
+from shared.media.s3_store import S3Store
 from shared.schemas.service import SERVICES
 from tests.support.processes import UVICORN, Program, free_port, http_ready, listens
 from tests.support.s3_server import TESTS, python_with_swift

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from shared.images import Pixels, decode, encode
+from shared.media.images import Pixels, decode, encode
 from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import Rendering, RenderRequest
 

@@ -19,10 +19,10 @@ from gateway.database.sessions import Sessions
 from gateway.database.tables import LOCAL_OWNER, Counterfactual, Image, Job, OwnedImage, Owner, Prediction, SourceImage
 from gateway.methods import read_method
 from gateway.report.build import build_report
-from shared.images import CanonicalImage, decode, from_array
+from shared.media.images import CanonicalImage, decode, from_array
+from shared.media.storage import ObjectStore, image_key
 from shared.schemas.jobs import JobState
 from shared.seeds import derive_id, derive_seed
-from shared.storage import ObjectStore, image_key
 from tests.support.gateway_under_test import Gateway, serve_gateway
 from tests.support.job_counts import store_counts
 from tests.support.predictions import ranked

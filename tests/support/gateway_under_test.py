@@ -18,10 +18,10 @@ from gateway.context import Context
 from gateway.database.sessions import open_engine, open_sessions
 from gateway.model_services.clients import ModelServices
 from gateway.settings import Settings
-from shared.images import encode
-from shared.profiles import load_profile
+from shared.media.images import encode
+from shared.media.storage import DirectoryStore
+from shared.profiles.profile import load_profile
 from shared.schemas.service import SERVICES
-from shared.storage import DirectoryStore
 from tests.support.small_services import SmallServices, serve
 from tests.support.snapshots import migrated_bytes
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from contrafact.client import Client
 from embedded.run import run_embedded
-from shared.images import decode, encode
+from shared.media.images import decode, encode
 from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionReply, CaptionRequest
 from shared.schemas.diffusion import EditEvaluations, EditReply, EditRequest, RenderReply, RenderRequest

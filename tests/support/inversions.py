@@ -15,10 +15,10 @@ from diffusion_service.editors.prompt_to_prompt import Edited, EditItem, EditKey
 from diffusion_service.geometry import fit
 from diffusion_service.loading import load
 from diffusion_service.stable_diffusion import StableDiffusion
-from shared.images import Pixels, digest
+from shared.media.images import Pixels, digest
 from shared.problems import NotFinite
+from shared.profiles.weights import Weights
 from shared.schemas.diffusion import NullText, PromptEdit
-from shared.weights import Weights
 
 RANDOM = np.random.default_rng(5)
 PHOTO = np.kron(RANDOM.integers(0, 256, (4, 4, 3), dtype=np.uint8), np.ones((8, 8, 1), np.uint8))

@@ -8,7 +8,7 @@ import json
 import numpy as np
 
 from gateway.methods.counterfactual import MethodImage, TaskDescription
-from shared.images import encode
+from shared.media.images import encode
 from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionReply, CaptionRequest
 from shared.schemas.evaluation import EmbedReply, EmbedRequest, EmbedTextsReply, EmbedTextsRequest

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from shared.logging import JsonFormatter
 from shared.schemas.service import WeightsInfo
-from shared.service import MakeBatcher
+from shared.service.logging import JsonFormatter
+from shared.service.model_service import MakeBatcher
 
 
 @pytest.fixture

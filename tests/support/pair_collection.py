@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from llm_service.collect_pairs import collect
-from shared.chat_server import ChatServer
+from shared.profiles.weights import Server
 from shared.schemas.language import GenerateRequest, Message
-from shared.weights import Server
+from shared.service.chat_server import ChatServer
 
 SCHEMA: dict[str, Any] = {
     "type": "object",

@@ -6,7 +6,7 @@ import torch
 
 from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor, Rendered, RenderItem
 from diffusion_service.segmentation import LabelMap, Segmenter
-from shared.images import Pixels
+from shared.media.images import Pixels
 from shared.schemas.diffusion import ControlStrength, Protection, ProtectionKind, Rendering
 from tests.support.control_sources import source
 

@@ -8,9 +8,9 @@ from sqlalchemy import select
 from gateway.database.events import add_event
 from gateway.database.tables import LOCAL_OWNER, Counterfactual, JobService, RecordedCall, SourceImage
 from gateway.model_services.vectors import without_vectors
-from shared.endpoints import Services
+from shared.media.storage import call_key
 from shared.schemas.service import ServiceInfo
-from shared.storage import call_key
+from shared.service.endpoints import Services
 from tests.support.gateway_under_test import Gateway
 
 WIDTH = 64

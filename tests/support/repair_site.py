@@ -28,11 +28,11 @@ from gateway.methods import read_method
 from gateway.models_under_test.packages import Package, pack
 from gateway.repairs.dispatch import check_repairs
 from gateway.settings import Settings
-from shared.images import CanonicalImage, Pixels, from_array
+from shared.media.images import CanonicalImage, Pixels, from_array
+from shared.media.storage import ObjectStore, image_key, model_key
 from shared.schemas.base import Kind
 from shared.schemas.models import ModelSpec
 from shared.schemas.repairs import RepairLease
-from shared.storage import ObjectStore, image_key, model_key
 from tests.support.job_counts import store_counts
 from tests.support.snapshots import put_unsynced
 

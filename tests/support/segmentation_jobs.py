@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from gateway.database.tables import LOCAL_OWNER, Job, Owner, SourceImage
 from gateway.model_services.image_shelf import ImageShelf
-from shared.images import encode
-from shared.label_maps import VOID
+from shared.media.images import encode
+from shared.media.label_maps import VOID
 from tests.support.job_counts import store_counts
 from tests.support.job_methods import job_methods
 from tests.support.small_services import ROAD_CLASSES, SEGMENTER

@@ -11,10 +11,10 @@ from gateway.database.sessions import Sessions
 from gateway.database.tables import LOCAL_OWNER, Counterfactual, Image, Job, OwnedImage, Owner, Prediction, SourceImage
 from gateway.methods import read_method
 from gateway.report.build import build_report
-from shared.images import CanonicalImage, from_array
-from shared.label_maps import OTHER, Map, confusion, named_overlaps, pack_counts
-from shared.scores import lost_labels, with_mean
-from shared.storage import ObjectStore, image_key
+from shared.media.images import CanonicalImage, from_array
+from shared.media.label_maps import OTHER, Map, confusion, named_overlaps, pack_counts
+from shared.media.storage import ObjectStore, image_key
+from shared.schemas.scores import lost_labels, with_mean
 from tests.support.job_counts import store_counts
 from tests.support.snapshots import Snapshot, put_unsynced, take_snapshot
 

@@ -14,9 +14,9 @@ from transformers import SegformerConfig, SegformerForSemanticSegmentation
 from transformers.models.segformer.image_processing_pil_segformer import SegformerImageProcessorPil
 
 from gateway.database.sessions import Sessions
-from shared.images import Pixels, from_array
-from shared.label_maps import VOID
-from shared.storage import ObjectStore
+from shared.media.images import Pixels, from_array
+from shared.media.label_maps import VOID
+from shared.media.storage import ObjectStore
 from tests.support.job_counts import store_counts
 from tests.support.repair_site import CONTRAST, SIDE, TINT, add_arms, add_finished_job, add_source, keep, values_of
 

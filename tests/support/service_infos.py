@@ -6,9 +6,9 @@ from gateway.operations.doctor import (
     needed_weights,
 )
 from shared import __version__
-from shared.profiles import load_profile
+from shared.profiles.profile import load_profile
+from shared.profiles.weights import Weights
 from shared.schemas.service import GpuInfo, ServiceInfo, ServiceName, WeightsInfo
-from shared.weights import Weights
 
 PAPER = load_profile("paper")
 

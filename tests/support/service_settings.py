@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from shared.service_settings import ServiceSettings
+from shared.service.settings import ServiceSettings
 
 
 def settings(profile: Path, **changes: Any) -> ServiceSettings:

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import httpx
 from fastapi import FastAPI
 
-from shared.endpoints import Endpoint, Reply, Request
+from shared.service.endpoints import Endpoint, Reply, Request
 
 READY_SECONDS = 300.0  # only a hang takes so long
 

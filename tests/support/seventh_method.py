@@ -19,9 +19,9 @@ from gateway.methods.counterfactual import (
     TaskDescription,
 )
 from gateway.methods.schedule import Inputs, Proposal
-from shared.endpoints import Services
 from shared.schemas.caption import CaptionRequest
 from shared.schemas.diffusion import Rendering, RenderRequest
+from shared.service.endpoints import Services
 
 REVISION = "1"
 

@@ -9,12 +9,12 @@ from typing import Annotated, Protocol
 from fastapi import FastAPI
 from pydantic import Field
 
-from shared.batching import MicroBatcher
-from shared.endpoints import Endpoint
 from shared.schemas.base import Contract
 from shared.schemas.service import WeightsInfo
-from shared.service import LoadedModel, MakeBatcher, ModelService
-from shared.service_settings import ServiceSettings
+from shared.service.batching import MicroBatcher
+from shared.service.endpoints import Endpoint
+from shared.service.model_service import LoadedModel, MakeBatcher, ModelService
+from shared.service.settings import ServiceSettings
 
 SECONDS = 2.0
 

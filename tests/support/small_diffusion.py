@@ -25,7 +25,7 @@ from transformers.models.dpt.image_processing_pil_dpt import DPTImageProcessorPi
 from transformers.models.segformer.image_processing_pil_segformer import SegformerImageProcessorPil
 
 from diffusion_service.hed import HedNetwork
-from shared.profile_diffusion import EdgeDetector
+from shared.profiles.diffusion import EdgeDetector
 from tinyworld.networks.clip_tokenizer import learn_clip_tokenizer
 
 WIDTH = 32

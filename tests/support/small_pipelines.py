@@ -32,7 +32,7 @@ from transformers import (
 )
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from shared.profile_instruct import PipelineName
+from shared.profiles.instruct import PipelineName
 from tests.support.small_diffusion import CAPTIONS
 from tinyworld.networks.clip_tokenizer import learn_clip_tokenizer
 

@@ -17,8 +17,7 @@ import numpy as np
 from fastapi import FastAPI
 
 from gateway.model_services.clients import ModelServices
-from shared import problem_replies
-from shared.images import decode, encode
+from shared.media.images import decode, encode
 from shared.problems import Problem
 from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionReply, CaptionRequest
@@ -59,6 +58,7 @@ from shared.schemas.evaluation import (
 )
 from shared.schemas.language import GenerateReply, GenerateRequest
 from shared.schemas.service import SERVICES, ServiceInfo, ServiceName, WeightsInfo
+from shared.service import problem_replies
 from tests.support.listening import listen
 
 CAPTION = "A red car on a street. It is a sunny day."

@@ -14,7 +14,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from gateway.database.sessions import Sessions, migrate, open_engine, open_sessions
 from gateway.database.tables import Job
-from shared.storage import DirectoryStore, ObjectStore
+from shared.media.storage import DirectoryStore, ObjectStore
 from tests.support.cpu_seconds import SHARED
 
 

@@ -9,9 +9,9 @@ from typer.testing import CliRunner, Result
 from contrafact.cli import app
 from gateway.database.tables import LOCAL_OWNER, Counterfactual, Image, Job, OwnedImage, Prediction, SourceImage
 from gateway.methods import read_method
-from shared.images import from_array
+from shared.media.images import from_array
+from shared.media.storage import image_key
 from shared.seeds import derive_id
-from shared.storage import image_key
 from tests.support.gateway_under_test import Gateway
 from tests.support.predictions import ranked
 

@@ -13,10 +13,10 @@ from fastapi import FastAPI, Response
 from fastapi.responses import JSONResponse
 
 from evaluator_service.app import create_app
-from shared.images import encode
+from shared.media.images import encode
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import ExamineRequest, ModelsReply, PredictRequest, SegmentRequest, UploadedModel
-from shared.service_settings import ServiceSettings
+from shared.service.settings import ServiceSettings
 from tests.support.archives import tarred
 from tests.support.listening import listen
 from tests.support.serving import serving

@@ -24,11 +24,11 @@ from gateway.model_services.clients import ModelServices
 from gateway.model_services.image_shelf import ImageShelf
 from gateway.settings import Settings
 from gateway.worker.worker import Worker
-from shared.celery_app import open_celery
-from shared.images import encode
+from shared.media.images import encode
+from shared.media.storage import DirectoryStore
 from shared.schemas.results import JobResults
 from shared.schemas.service import SERVICES
-from shared.storage import DirectoryStore
+from shared.service.celery_app import open_celery
 from tests.support.job_counts import store_counts
 from tests.support.job_methods import job_methods
 from tests.support.small_services import CLASSES, SmallServices

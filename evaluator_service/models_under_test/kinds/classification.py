@@ -22,14 +22,14 @@ from evaluator_service.models_under_test.onnx_file import OnnxFile, trial_images
 from evaluator_service.models_under_test.outputs import ClassNames, NamedOutputs, output_of, softmax
 from evaluator_service.models_under_test.preprocessing import processors
 from evaluator_service.models_under_test.trainable import Opener, Trainable, TrainingExample, opened_chunks
-from shared.endpoints import Services
-from shared.images import Pixels
+from shared.media.images import Pixels
 from shared.problems import InvalidInput
+from shared.profiles.weights import Weights
 from shared.schemas.base import Kind
 from shared.schemas.evaluation import PredictReply
 from shared.schemas.models import ModelDescription
 from shared.schemas.repairs import Judgement
-from shared.weights import Weights
+from shared.service.endpoints import Services
 
 MULTI_LABEL = "multi_label_classification"
 SUM_TOLERANCE = 0.01

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evaluator_service.models_under_test.trainable import Trainable
-from shared.endpoints import Endpoint
-from shared.images import Pixels
+from shared.media.images import Pixels
 from shared.schemas.base import Contract, Kind
+from shared.service.endpoints import Endpoint
 
 Answer = NDArray[Any]  # a model's output for one image
 Answers = Answer | Sequence[Answer]  # of several images, an array of them or one for each

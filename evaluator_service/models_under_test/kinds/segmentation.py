@@ -28,16 +28,16 @@ from evaluator_service.models_under_test.outputs import NOT_FINITE, ClassNames, 
 from evaluator_service.models_under_test.preprocessing import processors
 from evaluator_service.models_under_test.trainable import IGNORED, Opener, Trainable, TrainingExample, opened_chunks
 from shared.chunks import chunks
-from shared.endpoints import Services
-from shared.images import Pixels, decode, encode, png_header
-from shared.label_maps import class_indices, confusion, named_overlaps, pack_counts
+from shared.media.images import Pixels, decode, encode, png_header
+from shared.media.label_maps import class_indices, confusion, named_overlaps, pack_counts
 from shared.problems import DependencyFailed, InvalidInput, NotFinite, Problem
+from shared.profiles.weights import Weights
 from shared.schemas.base import ImagePayload, Kind
 from shared.schemas.evaluation import SegmentReply
 from shared.schemas.models import ModelDescription
 from shared.schemas.repairs import Judgement
-from shared.scores import with_mean
-from shared.weights import Weights
+from shared.schemas.scores import with_mean
+from shared.service.endpoints import Services
 
 MAX_CLASSES = 255  # a class index is one byte
 OUTPUTS_AT_ONCE = 16

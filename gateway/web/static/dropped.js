@@ -1,6 +1,6 @@
 // Reads dropped files and folders, and sorts them into images, masks and labels.
 export const ARCHIVE = /\.(zip|tar|tgz|gz)$/i;
-// What the gateway takes a file for by its name (`shared.testsets`, `shared.manifests`); the form has it.
+// What the gateway takes a file for by its name (`shared.media.testsets`, `shared.media.manifests`); the form has it.
 const rules = JSON.parse(document.getElementById("submit")?.dataset.rules ?? "{}");
 const isMask = (name) => rules.masks.some((folder) => name.toLowerCase().split("/").slice(0, -1).includes(folder));
 const isHidden = (name) => name.split("/").some((part) => /^\.+[^.]/.test(part) || rules.junk.includes(part.toLowerCase()));

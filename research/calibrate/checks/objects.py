@@ -19,7 +19,7 @@ from gateway.methods.dillema import DillemaParameters
 from research.calibrate.broken import trials
 from research.calibrate.thresholds import held_out_scores, table, thresholds, toml, with_thresholds
 from research.judges.trials import Studio
-from shared.profiles import SHIPPED, load_profile
+from shared.profiles.profile import SHIPPED, load_profile
 from tinyworld.domain.names import add_domain
 
 

@@ -48,8 +48,8 @@ from research.judges.protection.domain import ProtectedEdit
 from research.judges.protection.gallery import Gallery
 from research.judges.protection.roads import ROADS, protected_edit
 from research.judges.trials import Evaluator, payload
-from shared.label_maps import VOID
-from shared.profiles import SHIPPED, Profile, load_profile
+from shared.media.label_maps import VOID
+from shared.profiles.profile import SHIPPED, Profile, load_profile
 from shared.schemas.diffusion import RenderReply
 from shared.schemas.evaluation import ShapesReply, ShapesRequest
 from tinyworld.domain.names import add_domain

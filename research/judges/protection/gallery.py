@@ -16,14 +16,14 @@ from gateway.jobs.choices import method_defaults
 from gateway.methods.dillema import DillemaParameters, region_of
 from research.judges.protection.domain import ProtectedEdit, ProtectedThing, ProtectionDomain, overlaps
 from research.pictures.rendered_once import Pixels
-from shared.arithmetic import native_weights
 from shared.chunks import chunks
 from shared.problems import validation_sentence
-from shared.profile_diffusion import Diffusion
-from shared.profiles import Profile
+from shared.profiles.arithmetic import native_weights
+from shared.profiles.diffusion import Diffusion
+from shared.profiles.profile import Profile
 from shared.schemas.diffusion import Controls, Protection, Rendering
 from shared.seeds import derive_seed
-from shared.service_settings import ServiceSettings
+from shared.service.settings import ServiceSettings
 
 
 class Gallery:

@@ -33,7 +33,7 @@ from research.pictures.rendered_once import Pixels
 from research.statistics.rates import rate_text
 from research.system.folders import weights_of
 from research.train.instructed_editor import InstructedEditor
-from shared.profiles import Profile, load_profile
+from shared.profiles.profile import Profile, load_profile
 from shared.seeds import derive_seed
 from tinyworld.domain.descriptions import Withheld
 from tinyworld.domain.names import Domain, add_domain

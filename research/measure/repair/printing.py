@@ -12,7 +12,7 @@ from research.measure.repair.records import (
     RepairMeasurement,
 )
 from shared.schemas.repairs import ARMS, TRAINED, Paired
-from shared.wording import tenths
+from shared.words.wording import tenths
 
 
 def object_table(measured: MeasuredObjectRepairs) -> str:

@@ -13,6 +13,7 @@ from pydantic import AliasChoices, Field
 
 from gateway.repairs.figures import pair, recovery, share_interval
 from research.system.packed import read_text, write_text
+from shared.profiles.weights import REPOSITORY
 from shared.schemas.base import Contract
 from shared.schemas.effects import Rate
 from shared.schemas.repairs import (
@@ -26,7 +27,6 @@ from shared.schemas.repairs import (
     TrainedArm,
 )
 from shared.seeds import derive_seed
-from shared.weights import REPOSITORY
 from tinyworld.domain.names import add_domain
 
 RESULTS = REPOSITORY / "research/results"

@@ -51,12 +51,12 @@ from research.measure.repair.running import measure_repairs, repair_spec
 from research.measure.repair.truth import Truth
 from research.system.public_jobs import embedded_client
 from shared.chunks import chunks
-from shared.label_maps import VOID, class_indices, confusion, named_overlaps
-from shared.profiles import load_profile, shipped_profiles
+from shared.media.label_maps import VOID, class_indices, confusion, named_overlaps
+from shared.profiles.profile import load_profile, shipped_profiles
+from shared.profiles.weights import Weights
 from shared.schemas.jobs import JobSpec
 from shared.schemas.repairs import Arm, RepairView
-from shared.scores import whole, with_mean
-from shared.weights import Weights
+from shared.schemas.scores import whole, with_mean
 from tinyworld.domain.scenes import Shown, scenes_without
 from tinyworld.drawing.canvas import Image
 from tinyworld.roads.demo import mask_spec, write_demo

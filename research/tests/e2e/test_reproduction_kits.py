@@ -20,8 +20,8 @@ from research.judges.trials import source_picture
 from research.paper_tables.arms import scenes_of
 from research.paper_tables.printing import rate
 from research.papers.kits import SHIFT_MASKS
+from shared.profiles.weights import REPOSITORY
 from shared.schemas.results import JobResults
-from shared.weights import REPOSITORY
 from tinyworld.objects.world import CLASSES
 from tinyworld.roads.demo import demo_scenes
 from tinyworld.roads.render import render

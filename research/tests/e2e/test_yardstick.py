@@ -14,7 +14,7 @@ from research.yardstick.classifiers import YARDSTICK, save
 from research.yardstick.contrafact import Size, answers
 from research.yardstick.formats import Answer
 from research.yardstick.plants import TESTED_CLASSES, Planned
-from shared.endpoints import Services
+from shared.service.endpoints import Services
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from research.full_services.meter import ServiceMeter, Work
 from research.full_services.parts import PARTS
 from research.full_services.served import measured_steps
 from research.full_services.table import full_size_section
-from shared.service_settings import ServiceSettings
+from shared.service.settings import ServiceSettings
 
 # UniPC on a numpy above 2.0
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")

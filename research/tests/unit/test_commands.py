@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from research.system.folders import ORACLE_WEIGHTS, WEIGHTS
-from shared.profiles import SHIPPED
-from shared.weights import REPOSITORY
+from shared.profiles.profile import SHIPPED
+from shared.profiles.weights import REPOSITORY
 
 
 def test_the_commands_of_cards_and_profiles_exist() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.operations.doctor import gigabytes, needed_weights
 from research.gpu.memory import CARD, PROFILE, computed, gigabytes_by_table, stated
-from shared.profiles import load_profile
+from shared.profiles.profile import load_profile
 
 ROOM = 7.0  # GB for four CUDA contexts and for computing: vLLM 2, the generator and the scorer 3
 

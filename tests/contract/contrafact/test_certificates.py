@@ -23,10 +23,10 @@ from contrafact.cli import app
 from contrafact.client import Client, Unreachable
 from evaluator_service.models_under_test.endpoint import EndpointModel
 from shared.certificates import CA_FILE, trusted
-from shared.chat_server import ChatServer
 from shared.problems import DependencyFailed
-from shared.profile_evaluator import ModelEndpoint
-from shared.weights import Server
+from shared.profiles.evaluator import ModelEndpoint
+from shared.profiles.weights import Server
+from shared.service.chat_server import ChatServer
 from tests.support.language_servers import listening
 
 UNTRUSTED = "its certificate is not trusted .*SSL_CERT_FILE"

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from embedded.run import run_embedded
-from shared.images import decode, encode
+from shared.media.images import decode, encode
 from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import EditReply, EditRequest, RenderReply, RenderRequest
 from shared.schemas.effects import CellEffect

@@ -14,8 +14,8 @@ from embedded.run import run_embedded
 from gateway.database.sessions import open_engine, open_sessions
 from gateway.database.tables import Job, Prediction
 from gateway.report.build import build_report
+from shared.media.storage import DirectoryStore
 from shared.schemas.service import SERVICES
-from shared.storage import DirectoryStore
 from tests.support.drawn_job import add_drawn_job
 from tests.support.small_services import SmallServices, serve
 

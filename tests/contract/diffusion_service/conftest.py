@@ -9,7 +9,7 @@ import torch
 
 from diffusion_service.loading import load
 from diffusion_service.stable_diffusion import StableDiffusion
-from shared.weights import Weights
+from shared.profiles.weights import Weights
 from tests.support.inversions import PREDICTIONS, Editor, open_editor
 from tests.support.small_diffusion import write_diffusion, write_segmenter
 from tests.support.small_profile import write_profile

@@ -20,10 +20,10 @@ from diffusion_service.app import batches_at_once
 from diffusion_service.attention import install
 from diffusion_service.editors.controlnet import ControlNetEditor
 from diffusion_service.loading import load
-from shared.arithmetic import DtypeChoice
+from shared.profiles.arithmetic import DtypeChoice
+from shared.profiles.weights import Dtype, Weights
 from shared.schemas.diffusion import ControlKind
-from shared.service_settings import AttentionKernel, CompileMode, ServiceSettings
-from shared.weights import Dtype, Weights
+from shared.service.settings import AttentionKernel, CompileMode, ServiceSettings
 from tests.support.controlnet_items import KEY, images, item, weights
 
 

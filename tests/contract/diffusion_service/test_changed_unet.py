@@ -13,11 +13,11 @@ from diffusion_service.app import create_app
 from diffusion_service.few_steps import load_few_step
 from diffusion_service.loading import load
 from diffusion_service.unets import load_unet
-from shared.endpoints import Services
-from shared.profile_diffusion import FewStep
-from shared.profile_unets import MergedLora, WholeUNet
+from shared.profiles.diffusion import FewStep
+from shared.profiles.unets import MergedLora, WholeUNet
 from shared.schemas.diffusion import Rendering, RenderReply
 from shared.schemas.service import ServiceInfo
+from shared.service.endpoints import Services
 from tests.support.controlnet_items import weights
 from tests.support.diffusion_requests import photo, request
 from tests.support.service_settings import settings

@@ -10,11 +10,11 @@ import pytest
 from fastapi import FastAPI
 
 from diffusion_service.app import create_app
-from shared.endpoints import Services
-from shared.images import Pixels, decode, encode
+from shared.media.images import Pixels, decode, encode
 from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import ComposeReply, ComposeRequest, Composition
-from shared.service_settings import ServiceSettings
+from shared.service.endpoints import Services
+from shared.service.settings import ServiceSettings
 from tests.support.serving import call, serving
 from tinyworld.objects.demo import demo_scenes
 from tinyworld.objects.render import render

@@ -16,7 +16,7 @@ from diffusion_service.editors.controlnet import ControlNetEditor, Rendered
 from diffusion_service.loading import load
 from diffusion_service.segmentation import Segmenter
 from shared.problems import InvalidInput
-from shared.weights import Dtype
+from shared.profiles.weights import Dtype
 from tests.support.controlnet_items import KEY, PHOTO, images, item, weights
 from tests.support.small_diffusion import write_diffusion
 

@@ -11,11 +11,11 @@ from diffusers import UNet2DConditionModel
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from diffusion_service.app import create_app
-from shared.endpoints import Services
-from shared.images import decode
+from shared.media.images import decode
 from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import Rendering
 from shared.schemas.service import ServiceInfo
+from shared.service.endpoints import Services
 from tests.support.diffusion_requests import photo, pixels, request
 from tests.support.service_settings import settings
 from tests.support.serving import call, serving

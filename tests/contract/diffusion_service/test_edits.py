@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from diffusion_service.app import create_app
-from shared.endpoints import Services
-from shared.images import decode
+from shared.media.images import decode
 from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import EditRequest, NullText, PromptEdit, Rendering, RenderRequest
+from shared.service.endpoints import Services
 from tests.support.diffusion_requests import photo, pixels
 from tests.support.service_settings import settings
 from tests.support.serving import call, serving

@@ -18,11 +18,11 @@ from diffusion_service.control_images import ControlImages
 from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor, Rendered
 from diffusion_service.few_steps import load_few_step
 from diffusion_service.stable_diffusion import StableDiffusion
-from shared.endpoints import Services
-from shared.profile_diffusion import FewStep
+from shared.profiles.diffusion import FewStep
+from shared.profiles.weights import Dtype
 from shared.schemas.diffusion import ControlStrength, Rendering, RenderReply
 from shared.schemas.service import ServiceInfo
-from shared.weights import Dtype
+from shared.service.endpoints import Services
 from tests.support.control_sources import source
 from tests.support.controlnet_items import images, item, load_networks, weights
 from tests.support.diffusion_requests import photo, pixels, request

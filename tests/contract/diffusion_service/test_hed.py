@@ -16,10 +16,10 @@ from torch.nn.functional import conv2d, interpolate, max_pool2d
 from diffusion_service.hed import BLOCKS, HedDetector
 from diffusion_service.hed_weights import MEAN_RGB, converted
 from gateway.operations.doctor import needed_weights
-from shared.fetch_weights import hub_files
 from shared.problems import NotFinite
-from shared.profile_diffusion import EdgeDetector
-from shared.profiles import load_profile
+from shared.profiles.diffusion import EdgeDetector
+from shared.profiles.fetch_weights import hub_files
+from shared.profiles.profile import load_profile
 from tests.support.small_diffusion import hed_weights, write_hed
 from tests.support.small_profile import write_profile
 

@@ -16,13 +16,13 @@ from safetensors.torch import load_file, save_file
 from diffusion_service.editors import pipelines
 from diffusion_service.editors.pipelines import PIPELINES, WORKSPACE, PipelineEdit, PipelineEditor, PipelineItem
 from diffusion_service.instruct import PipelineEngine
-from shared.images import Pixels, encode
+from shared.media.images import Pixels, encode
 from shared.problems import InvalidInput
-from shared.profile_instruct import INPAINTING, InstructPipeline, PipelineName
-from shared.profile_unets import MergedLora
+from shared.profiles.instruct import INPAINTING, InstructPipeline, PipelineName
+from shared.profiles.unets import MergedLora
+from shared.profiles.weights import Weights
 from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import InstructedEdit, InstructRequest
-from shared.weights import Weights
 from tests.support.diffusion_requests import photo, pixels
 from tests.support.small_pipelines import write_pipeline
 

@@ -24,15 +24,15 @@ from diffusion_service.editors.instruct_pix2pix import (
 )
 from diffusion_service.instruct import TOO_LONG
 from diffusion_service.stable_diffusion import StableDiffusion
-from shared.endpoints import Services
-from shared.images import Pixels
-from shared.profile_instruct import InstructPix2Pix
-from shared.profile_unets import WholeUNet
+from shared.media.images import Pixels
+from shared.profiles.instruct import InstructPix2Pix
+from shared.profiles.unets import WholeUNet
+from shared.profiles.weights import Weights
 from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import InstructedEdit, InstructReply, InstructRequest
 from shared.schemas.service import ServiceInfo
-from shared.service_settings import ServiceSettings
-from shared.weights import Weights
+from shared.service.endpoints import Services
+from shared.service.settings import ServiceSettings
 from tests.support.diffusion_requests import photo, pixels
 from tests.support.serving import call, serving
 from tests.support.small_diffusion import write_instruct_unet

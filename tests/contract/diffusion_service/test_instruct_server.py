@@ -20,13 +20,13 @@ from starlette.datastructures import UploadFile
 from diffusion_service.editors.corruptions import corrupt
 from diffusion_service.editors.image_server import MOST_BYTES, ImageServer
 from diffusion_service.instruct import ServerEngine
-from shared.images import Pixels, encode
-from shared.openai_connection import ATTEMPTS
-from shared.openai_connection import MOST_BYTES as TEXT_BYTES
+from shared.media.images import Pixels, encode
 from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput, Problem, UnusableReply
-from shared.profile_instruct import InstructServer
+from shared.profiles.instruct import InstructServer
 from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import Corruption, InstructedEdit, InstructRequest
+from shared.service.openai_connection import ATTEMPTS
+from shared.service.openai_connection import MOST_BYTES as TEXT_BYTES
 from tests.support.diffusion_requests import photo, pixels
 from tests.support.language_servers import listening
 

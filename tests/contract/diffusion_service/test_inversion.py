@@ -15,8 +15,8 @@ from diffusion_service.editors.inversion import Inversion, InversionItem, Invers
 from diffusion_service.editors.prompt_to_prompt import Edited
 from diffusion_service.loading import load
 from shared.problems import InvalidInput
+from shared.profiles.weights import Weights
 from shared.schemas.diffusion import LocalBlend, NullText, PhraseWeight
-from shared.weights import Weights
 from tests.support.inversions import (
     BLUE,
     CAPTION,

@@ -15,9 +15,9 @@ from diffusion_service.attention import install
 from diffusion_service.editors.controlnet import ControlNetEditor, Rendered
 from diffusion_service.editors.inversion import InversionItem, InversionKey, Inverter
 from diffusion_service.stable_diffusion import StableDiffusion
-from shared.endpoints import Services
 from shared.problems import NotFinite
 from shared.schemas.diffusion import Rendering
+from shared.service.endpoints import Services
 from tests.support.controlnet_items import KEY, item, load_networks
 from tests.support.diffusion_requests import photo, request
 from tests.support.service_settings import settings

@@ -15,11 +15,11 @@ from diffusion_service.editors.instruct_pix2pix import InstructItem, InstructKey
 from diffusion_service.editors.one_step import load_one_step
 from diffusion_service.instruct import TOO_LONG
 from diffusion_service.stable_diffusion import StableDiffusion
-from shared.endpoints import Services
-from shared.profile_instruct import OneStep
+from shared.profiles.instruct import OneStep
 from shared.schemas.diffusion import InstructedEdit, InstructReply, InstructRequest
 from shared.schemas.service import ServiceInfo
-from shared.service_settings import ServiceSettings
+from shared.service.endpoints import Services
+from shared.service.settings import ServiceSettings
 from tests.support.diffusion_requests import photo, pixels
 from tests.support.serving import call, serving
 from tests.support.small_few_step import ALPHA, RANK, matrices, merged, write_lora

@@ -13,7 +13,7 @@ import torch
 from diffusion_service.editors.inversion import Inversion, InversionItem, Inverter, Steps
 from diffusion_service.editors.prompt_to_prompt import Edited, EditItem, PromptToPromptEditor, Refusal
 from diffusion_service.stable_diffusion import StableDiffusion
-from shared.images import Pixels
+from shared.media.images import Pixels
 from shared.problems import NotFinite
 from shared.schemas.diffusion import LocalBlend, PhraseWeight, PromptEdit
 from tests.support.inversions import (

@@ -14,10 +14,10 @@ from diffusion_service.app import create_app
 from diffusion_service.control_images import ControlImages
 from diffusion_service.editors.controlnet import ControlNetEditor, Rendered
 from diffusion_service.schedulers import Sampling
-from shared.endpoints import Services
-from shared.images import decode
+from shared.media.images import decode
 from shared.problems import InvalidInput
 from shared.schemas.diffusion import Protection, ProtectionKind, Rendering, RenderRequest
+from shared.service.endpoints import Services
 from tests.support.control_sources import source
 from tests.support.controlnet_items import load_networks, weights
 from tests.support.diffusion_requests import photo

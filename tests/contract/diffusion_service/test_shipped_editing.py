@@ -15,10 +15,10 @@ from diffusion_service.editors.prompt_to_prompt import Edited, EditItem, EditKey
 from diffusion_service.geometry import fit
 from diffusion_service.loading import load
 from diffusion_service.stable_diffusion import StableDiffusion
-from shared.arithmetic import native_weights
-from shared.images import Pixels, digest
+from shared.media.images import Pixels, digest
 from shared.problems import InvalidInput
-from shared.profiles import load_profile
+from shared.profiles.arithmetic import native_weights
+from shared.profiles.profile import load_profile
 from shared.schemas.diffusion import NullText, PromptEdit
 from tests.support.inversions import picture
 from tinyworld.objects.captions import caption

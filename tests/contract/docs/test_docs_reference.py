@@ -13,9 +13,9 @@ from contrafact.cli import app
 from docs.generate import DOCS, PAGES, SNAPSHOT
 from gateway.methods import METHODS
 from gateway.settings import Settings
-from shared.endpoints import INFO, MODELS, Endpoint, Services
 from shared.problems import Problem, problem_types
-from shared.service_settings import ServiceSettings
+from shared.service.endpoints import INFO, MODELS, Endpoint, Services
+from shared.service.settings import ServiceSettings
 from tests.support.paths import REPOSITORY
 
 SETTING = re.compile(r"\bCONTRAFACT_[A-Z0-9_]*[A-Z0-9]\b")

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shared.images import encode
+from shared.media.images import encode
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import UploadedModel
 from tests.support.hostile.models import PADS_TO_MULTIPLES_OF_128

@@ -8,10 +8,10 @@ from pathlib import Path
 from sklearn.datasets import load_sample_images
 
 from evaluator_service.app import create_app
-from shared.endpoints import Services
-from shared.images import encode
+from shared.media.images import encode
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import DomainRequest
+from shared.service.endpoints import Services
 from tests.support.service_settings import settings
 from tests.support.serving import call, serving
 from tests.support.small_evaluator import write_classifier, write_scorer

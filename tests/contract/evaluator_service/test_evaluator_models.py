@@ -17,12 +17,12 @@ from transformers.models.segformer.image_processing_pil_segformer import Segform
 
 from embedded.serving import ListeningPort
 from evaluator_service.app import create_app
-from shared.endpoints import Services
-from shared.images import decode, encode
-from shared.profiles import ProfileError, load_profile
+from shared.media.images import decode, encode
+from shared.profiles.profile import ProfileError, load_profile
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import PredictReply, PredictRequest, SegmentReply, SegmentRequest
-from shared.service_settings import ServiceSettings
+from shared.service.endpoints import Services
+from shared.service.settings import ServiceSettings
 from tests.support.serving import call, serving
 from tests.support.small_evaluator import CLASSES, write_classifier, write_scorer
 from tests.support.small_packages import Logits, as_onnx, onnx_files

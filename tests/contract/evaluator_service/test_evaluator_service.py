@@ -13,8 +13,8 @@ from transformers import AutoImageProcessor, AutoModelForImageClassification, Au
 
 from evaluator_service.app import create_app
 from evaluator_service.similarity import Scorer
-from shared.endpoints import Services
-from shared.images import encode
+from shared.media.images import encode
+from shared.profiles.weights import Weights
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import (
     EmbedRequest,
@@ -22,8 +22,8 @@ from shared.schemas.evaluation import (
     PredictRequest,
     StructureRequest,
 )
-from shared.service_settings import LARGEST_SUBMISSION
-from shared.weights import Weights
+from shared.service.endpoints import Services
+from shared.service.settings import LARGEST_SUBMISSION
 from tests.support.service_settings import settings
 from tests.support.serving import call, serving
 from tests.support.small_evaluator import CLASSES, write_classifier, write_scorer

@@ -14,12 +14,12 @@ from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 from evaluator_service.app import create_app as evaluator
 from evaluator_service.similarity import TextEmbedder
 from llm_service.app import create_app as language
-from shared.endpoints import Services
+from shared.profiles.weights import Weights
 from shared.schemas.evaluation import EmbedTextsRequest
 from shared.schemas.language import FillReply, FillRequest, Gap
 from shared.schemas.service import ServiceInfo
-from shared.service_settings import LARGEST_SUBMISSION
-from shared.weights import Weights
+from shared.service.endpoints import Services
+from shared.service.settings import LARGEST_SUBMISSION
 from tests.support.service_settings import settings
 from tests.support.serving import call, serving
 from tests.support.small_evaluator import write_scorer

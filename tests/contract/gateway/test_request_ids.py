@@ -17,12 +17,12 @@ from fastapi import Request, Response
 from embedded.run import CeleryThread, run_embedded
 from gateway.queue.celery_tasks import wake_worker
 from gateway.worker.worker import Worker, register
-from shared.celery_app import open_celery
-from shared.logging import bound, request_id
 from shared.problems import InvalidInput
 from shared.schemas.service import SERVICES
-from shared.service import ModelService
-from shared.service_settings import ServiceSettings
+from shared.service.celery_app import open_celery
+from shared.service.logging import bound, request_id
+from shared.service.model_service import ModelService
+from shared.service.settings import ServiceSettings
 from tests.support.gateway_under_test import picture
 from tests.support.http_jobs import finished
 from tests.support.log_lines import Nothing

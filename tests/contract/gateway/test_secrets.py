@@ -20,9 +20,9 @@ from gateway.commands import app as command_line
 from gateway.operations.doctor import examine
 from gateway.queue.celery_tasks import wake_worker
 from gateway.settings import Settings, read_settings
-from shared.celery_app import open_celery
-from shared.service import ModelService
-from shared.service_settings import ServiceSettings
+from shared.service.celery_app import open_celery
+from shared.service.model_service import ModelService
+from shared.service.settings import ServiceSettings
 from tests.support.gateway_under_test import Gateway
 from tests.support.log_lines import Nothing
 from tests.support.serving import serving

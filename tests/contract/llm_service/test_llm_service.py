@@ -18,12 +18,12 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 from llm_service.app import create_app
 from llm_service.engines.transformers import JSON_STYLE, load_transformers
 from llm_service.generation import build_validator
-from shared.devices import Loading
-from shared.endpoints import Services
 from shared.problems import InvalidInput
-from shared.profiles import load_profile
+from shared.profiles.profile import load_profile
 from shared.schemas.language import GenerateReply, GenerateRequest, Message, ScoreReply, ScoreRequest
 from shared.schemas.service import ServiceInfo
+from shared.service.devices import Loading
+from shared.service.endpoints import Services
 from tests.support.language_requests import KEYWORDS, SYSTEM, generate_request
 from tests.support.service_settings import settings
 from tests.support.serving import call, serving

@@ -18,12 +18,12 @@ from llm_service.app import create_app
 from llm_service.causal import load_causal, with_adapter
 from llm_service.pairs import BadLine, Pair, read_lines
 from llm_service.perturber_training import IGNORED, Recipe, tokens, train
-from shared.endpoints import Services
-from shared.profiles import Adapter, ProfileError, load_profile
+from shared.profiles.profile import Adapter, ProfileError, load_profile
+from shared.profiles.weights import Weights
 from shared.schemas.language import GenerateRequest, Message
 from shared.schemas.service import ServiceInfo
-from shared.service_settings import ServiceSettings
-from shared.weights import Weights
+from shared.service.endpoints import Services
+from shared.service.settings import ServiceSettings
 from tests.support.serving import call, serving
 from tests.support.small_models import save_llama
 from tests.support.small_profile import write_profile

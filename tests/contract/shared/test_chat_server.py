@@ -14,11 +14,11 @@ import pytest
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
-from shared.chat_server import ChatServer
-from shared.completion import Completion
-from shared.openai_connection import ATTEMPTS, MOST_BYTES
 from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput, NotFinite, Problem, UnusableReply
-from shared.weights import Server
+from shared.profiles.weights import Server
+from shared.service.chat_server import ChatServer
+from shared.service.completion import Completion
+from shared.service.openai_connection import ATTEMPTS, MOST_BYTES
 from tests.support.language_servers import listening
 
 REPLY = {"choices": [{"message": {"content": "a bus"}, "finish_reason": "stop"}]}

@@ -12,14 +12,14 @@ import caption_service.app
 import diffusion_service.app
 import evaluator_service.app
 import llm_service.app
-from shared.devices import Loading
-from shared.load_progress import WARM_UP, LoadProgress, expect
-from shared.profile_diffusion import Diffusion
-from shared.profile_evaluator import Evaluator
-from shared.profiles import Caption, Language
-from shared.service import ModelService
-from shared.service_settings import ServiceSettings
-from shared.weights import Section
+from shared.profiles.diffusion import Diffusion
+from shared.profiles.evaluator import Evaluator
+from shared.profiles.profile import Caption, Language
+from shared.profiles.weights import Section
+from shared.service.devices import Loading
+from shared.service.load_progress import WARM_UP, LoadProgress, expect
+from shared.service.model_service import ModelService
+from shared.service.settings import ServiceSettings
 from tests.support.small_diffusion import write_depth, write_diffusion, write_segmenter
 from tests.support.small_evaluator import write_classifier, write_scorer
 from tests.support.small_models import save_blip2, save_llama

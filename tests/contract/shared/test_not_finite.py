@@ -15,12 +15,12 @@ from pydantic import BaseModel
 import caption_service.app
 import evaluator_service.app
 import llm_service.app
-from shared.images import encode
+from shared.media.images import encode
 from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionRequest
 from shared.schemas.evaluation import EmbedRequest, SegmentRequest
 from shared.schemas.language import FillRequest, Gap, ScoreRequest
-from shared.service_settings import ServiceSettings
+from shared.service.settings import ServiceSettings
 from tests.support.broken_weights import spoil
 from tests.support.language_requests import generate_request
 from tests.support.serving import serving

@@ -14,10 +14,10 @@ from fastapi import FastAPI, Response
 
 import caption_service.app
 import llm_service.app
-from shared.images import encode
+from shared.media.images import encode
 from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionReply, CaptionRequest
-from shared.service_settings import ServiceSettings
+from shared.service.settings import ServiceSettings
 from tests.support.language_requests import generate_request
 from tests.support.language_servers import listening
 from tests.support.serving import serving

@@ -13,7 +13,7 @@ from fastapi import FastAPI, Response
 
 from caption_service.app import create_app as caption_app
 from llm_service.app import create_app as language_app
-from shared.service_settings import ServiceSettings
+from shared.service.settings import ServiceSettings
 from tests.support.language_servers import listening
 from tests.support.serving import serving
 from tests.support.small_profile import write_profile

@@ -12,12 +12,12 @@ from functools import partial
 import httpx
 import pytest
 
-from shared.load_progress import WARM_UP, expect, reading
+from shared.profiles.weights import Section, Weights
 from shared.schemas.base import MAX_MESSAGE_BYTES
 from shared.schemas.service import WeightsInfo
-from shared.service import MakeBatcher, ModelService
-from shared.service_settings import LARGEST_SUBMISSION, ServiceSettings
-from shared.weights import Section, Weights
+from shared.service.load_progress import WARM_UP, expect, reading
+from shared.service.model_service import MakeBatcher, ModelService
+from shared.service.settings import LARGEST_SUBMISSION, ServiceSettings
 from tests.support.http_jobs import queue_length
 from tests.support.language_servers import listening
 from tests.support.slow_service import square_service

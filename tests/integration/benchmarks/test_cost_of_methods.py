@@ -20,7 +20,7 @@ from benchmarks.cost_weights import write_random
 from diffusion_service.attention import install
 from diffusion_service.loading import load
 from diffusion_service.stable_diffusion import StableDiffusion
-from shared.profiles import Profile, load_profile
+from shared.profiles.profile import Profile, load_profile
 from tests.support.small_costs import SMALL
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # UniPC, numpy above 2.0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.database.sessions import Sessions
-from shared.storage import DirectoryStore
+from shared.media.storage import DirectoryStore
 from tests.support.small_services import SmallServices, serve
 from tests.support.work_site import Site
 

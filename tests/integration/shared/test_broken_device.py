@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from shared.model_health import EXIT_CODE
+from shared.service.model_health import EXIT_CODE
 from tests.support.broken_service import UNLUCKY
 from tests.support.processes import UVICORN, Program, free_port
 from tests.support.threads import background

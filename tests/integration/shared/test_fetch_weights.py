@@ -1,4 +1,4 @@
-"""`python -m shared.fetch_weights`: what it fetches, and that services start offline from it."""
+"""`python -m shared.profiles.fetch_weights`: what it fetches, and that services start offline from it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # of the Hub's own HTTP library
 
-from shared import fetch_weights
-from shared.fetch_weights import LISTING, HubFiles, hub_files
-from shared.profile_unets import MergedLora, WholeUNet
-from shared.profiles import load_profile
-from shared.weights import REPOSITORY
+from shared.profiles import fetch_weights
+from shared.profiles.fetch_weights import LISTING, HubFiles, hub_files
+from shared.profiles.profile import load_profile
+from shared.profiles.unets import MergedLora, WholeUNet
+from shared.profiles.weights import REPOSITORY
 from tests.support.small_diffusion import write_diffusion
 from tests.support.small_few_step import matrices, write_lora, write_unet_file
 from tests.support.small_hub import COMMIT, SmallHub, served
@@ -78,7 +78,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 def fetch(profile: Path, home: Path, address: str, *options: str, token: str = "hf_ours") -> tuple[int, str]:
     environment = {"HF_ENDPOINT": address, "HF_HOME": str(home), "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
-    result = run("shared.fetch_weights", "--profile", str(profile), *options, HF_TOKEN=token, **environment)
+    result = run("shared.profiles.fetch_weights", "--profile", str(profile), *options, HF_TOKEN=token, **environment)
     return result.returncode, result.stdout + result.stderr
 
 

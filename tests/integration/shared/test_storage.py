@@ -15,9 +15,9 @@ import httpx
 import numpy as np
 import pytest
 
+from shared.media.s3_store import S3Store
+from shared.media.storage import DirectoryStore, ObjectMissing, ObjectStore, image_key, model_key
 from shared.problems import DependencyFailed
-from shared.s3_store import S3Store
-from shared.storage import DirectoryStore, ObjectMissing, ObjectStore, image_key, model_key
 from tests.support.s3_server import S3Server
 from tests.support.threads import run_together
 from tests.support.work_site import wait_for

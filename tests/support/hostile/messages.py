@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from shared.images import encode
+from shared.media.images import encode
 from tests.support.hostile.png import header, jpeg_of_size, png, ramp, saved
 
 GOOD = {"png": base64.b64encode(saved(ramp(64, 64))).decode()}

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from shared.images import Pixels
+from shared.media.images import Pixels
 from tests.support.hostile.png import (
     GREY,
     GREY_ALPHA,

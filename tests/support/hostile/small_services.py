@@ -13,7 +13,7 @@ from caption_service.app import create_app as create_caption
 from diffusion_service.app import create_app as create_diffusion
 from evaluator_service.app import create_app as create_evaluator
 from llm_service.app import create_app as create_llm
-from shared.service_settings import ServiceSettings
+from shared.service.settings import ServiceSettings
 from tests.support.listening import listen
 from tests.support.paths import REPOSITORY
 from tests.support.small_diffusion import write_diffusion, write_segmenter

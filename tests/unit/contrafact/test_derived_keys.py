@@ -12,7 +12,7 @@ from rich.console import Console
 
 from contrafact.client import Client
 from contrafact.job_files import submit_job
-from shared.images import encode
+from shared.media.images import encode
 from shared.problems import Problem
 from shared.schemas.jobs import JobSpec
 

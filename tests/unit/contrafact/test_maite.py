@@ -11,7 +11,7 @@ import torch
 
 from contrafact.client import Client
 from contrafact.maite import CounterfactualAugmentation, CounterfactualDataset
-from shared.images import digest, encode
+from shared.media.images import digest, encode
 from shared.schemas.results import CounterfactualView
 from tests.support.counterfactual_views import counterfactual_view
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from contrafact.profile_calibration import calibration_tables, with_tables, write_profile
-from shared.profiles import SHIPPED, load_profile
+from shared.profiles.profile import SHIPPED, load_profile
 from shared.schemas.calibration import (
     CheckErrorRates,
     ClassErrorRates,

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from contrafact.testset_files import LINKED, LOOP, NO_TARGET, gather
-from shared.testsets import HIDDEN, NO_IMAGE
+from shared.media.testsets import HIDDEN, NO_IMAGE
 
 
 def draw(*files: Path) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from embedded import run
-from shared import threads
-from shared.service_settings import ServiceSettings
+from shared.service import threads
+from shared.service.settings import ServiceSettings
 
 CORES = 8
 

@@ -12,8 +12,8 @@ from sklearn.datasets import load_sample_images
 from evaluator_service.model import DomainJudge
 from evaluator_service.similarity import Scorer
 from gateway.jobs.domain import small_copy
-from shared.images import Pixels, decode, encode
-from shared.profiles import load_profile
+from shared.media.images import Pixels, decode, encode
+from shared.profiles.profile import load_profile
 from tinyworld.objects.demo import own_distribution as own_objects
 from tinyworld.objects.render import render as render_object
 from tinyworld.roads.own_distribution import own_distribution as own_roads

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from evaluator_service.repair_worker import PixelCache
-from shared.images import Mode, Pixels
+from shared.media.images import Mode, Pixels
 
 SIDE = 100
 IMAGE_BYTES = SIDE * SIDE * 3

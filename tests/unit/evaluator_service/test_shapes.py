@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from evaluator_service.shapes import Shapes, to_job_classes
-from shared.label_maps import OTHER, VOID, Map
-from shared.profile_evaluator import ShapeJudge
-from shared.regions import box_of, connected_regions
+from shared.media.label_maps import OTHER, VOID, Map
+from shared.media.regions import box_of, connected_regions
+from shared.profiles.evaluator import ShapeJudge
 
 SIDE = 48
 KNOWN = [0, 1, 2]  # road, sky, car

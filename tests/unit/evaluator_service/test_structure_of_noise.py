@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from evaluator_service.model import agreement
-from shared.profiles import load_profile, shipped_profiles
+from shared.profiles.profile import load_profile, shipped_profiles
 from tinyworld.objects.render import render
 from tinyworld.objects.world import sample_scene
 

@@ -17,10 +17,10 @@ from transformers.models.segformer.image_processing_pil_segformer import Segform
 from evaluator_service.models_under_test.kinds.segmentation import ImageSegmenter, TrainableSegmenter
 from evaluator_service.models_under_test.trainable import IGNORED, TrainingExample
 from evaluator_service.retraining import augment
-from shared.label_maps import OTHER, VOID, class_indices, confusion, named_overlaps, pack_counts, unpack_counts
+from shared.media.label_maps import OTHER, VOID, class_indices, confusion, named_overlaps, pack_counts, unpack_counts
 from shared.problems import InvalidInput
-from shared.scores import with_mean
-from shared.weights import Weights
+from shared.profiles.weights import Weights
+from shared.schemas.scores import with_mean
 
 OWN = ["car", "road", "car", "sky"]
 

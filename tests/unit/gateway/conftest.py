@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.storage import DirectoryStore
+from shared.media.storage import DirectoryStore
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gateway.settings import Settings, read_settings
-from shared.celery_app import broker_fault, open_celery
-from shared.stores import store_at
+from shared.media.stores import store_at
+from shared.service.celery_app import broker_fault, open_celery
 
 
 @pytest.mark.parametrize("kind", ["postgres", "postgresql", "postgresql+psycopg"])

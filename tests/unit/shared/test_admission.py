@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from shared.admission import Budget, Spool
+from shared.media.admission import Budget, Spool
 from shared.problems import NotReady
 from tests.support.threads import background
 from tests.support.work_site import wait_for

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from shared import arithmetic
-from shared.arithmetic import cpu_has_bfloat16, native_dtype, native_weights
-from shared.profile_unets import MergedLora
-from shared.profiles import load_profile
-from shared.service_settings import ServiceSettings
+from shared.profiles import arithmetic
+from shared.profiles.arithmetic import cpu_has_bfloat16, native_dtype, native_weights
+from shared.profiles.profile import load_profile
+from shared.profiles.unets import MergedLora
+from shared.service.settings import ServiceSettings
 
 AMX = "processor\t: 0\nflags\t\t: fpu avx2 avx512f avx512_bf16 amx_bf16 amx_tile\n"
 ZEN_4 = "processor\t: 0\nflags\t\t: fpu avx2 avx512f avx512_bf16\n"

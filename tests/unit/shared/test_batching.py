@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
-from shared import batching
-from shared.batch_metrics import BatchMetrics
-from shared.batching import BatchPolicy, BatchQueue, Entry, MicroBatcher
 from shared.problems import DeadlineExceeded, NotReady, OutOfMemory, Overloaded
+from shared.service import batching
+from shared.service.batch_metrics import BatchMetrics
+from shared.service.batching import BatchPolicy, BatchQueue, Entry, MicroBatcher
 from tests.support.batching import PATIENCE, Recorder, batcher, soon
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.batching import BatchTooLong
 from shared.problems import DeviceFailed, InvalidInput, ModelStopped, NotFinite, NotReady, OutOfMemory, Problem
+from shared.service.batching import BatchTooLong
 from tests.support.batching import PATIENCE, Recorder, batcher, soon, submit_together
 from tests.support.work_site import wait_for
 

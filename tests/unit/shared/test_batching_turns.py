@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry
 
-from shared.batch_metrics import BatchMetrics
-from shared.batching import BatchPolicy, MicroBatcher
-from shared.turns import ComputeTurns
+from shared.service.batch_metrics import BatchMetrics
+from shared.service.batching import BatchPolicy, MicroBatcher
+from shared.service.turns import ComputeTurns
 from tests.support.batching import Recorder, Run, batcher, soon, submit_as_of, until_waiting
 from tests.support.work_site import wait_for
 

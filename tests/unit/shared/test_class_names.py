@@ -6,7 +6,7 @@ import unicodedata
 
 import pytest
 
-from shared.class_names import imagenet_positions, names_of_labels, read_class_names, read_label_map
+from shared.media.class_names import imagenet_positions, names_of_labels, read_class_names, read_label_map
 
 NAMES = ["car", "bus", "truck"]
 

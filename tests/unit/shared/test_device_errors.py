@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from shared.device_errors import is_device_failure, is_out_of_memory
 from shared.problems import DependencyFailed, OutOfMemory
+from shared.service.device_errors import is_device_failure, is_out_of_memory
 
 
 class Fail(Exception):

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from shared.devices import info_in_tf32, plain_float_32, tensor_float_32, unused_cuda
 from shared.schemas.service import WeightsInfo
+from shared.service.devices import info_in_tf32, plain_float_32, tensor_float_32, unused_cuda
 from tests.support.threads import HANG_SECONDS, background
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 from pydantic import JsonValue, ValidationError
 
-from shared.profiles import CheckCalibration
+from shared.profiles.profile import CheckCalibration
 from shared.schemas.evaluation import ModelUnderTestInfo
 from shared.schemas.jobs import JobSpec
 from shared.schemas.models import ModelDescription

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shared.gpu import see_one_gpu
+from shared.service.gpu import see_one_gpu
 
 
 @pytest.mark.parametrize(

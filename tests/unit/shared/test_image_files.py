@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageCms
 
-from shared.images import MAX_PROFILE_BYTES, Pixels, canonical, decode, decode_mask, max_image_pixels
+from shared.media.images import MAX_PROFILE_BYTES, Pixels, canonical, decode, decode_mask, max_image_pixels
 from shared.problems import InvalidInput, Malformed, Problem, TooLarge
 from tests.support.hostile.png import (
     GREY,

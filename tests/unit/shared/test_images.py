@@ -14,10 +14,10 @@ from hypothesis.extra import numpy as arrays
 from PIL import Image
 
 from gateway.settings import Settings
-from shared import images
-from shared.admission import Budget
+from shared.media import images
+from shared.media.admission import Budget
 from shared.problems import InvalidInput, Malformed, Problem, TooLarge
-from shared.service_settings import ServiceSettings
+from shared.service.settings import ServiceSettings
 from tests.support.hostile.png import saved
 from tests.support.icc_profiles import DISPLAY_P3, rgb_profile
 from tests.support.memory import PeakMemory

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from shared.load_progress import WAITING, WARM_UP, LoadProgress, expect, reading, sets_of_weights
-from shared.profiles import load_profile, shipped_profiles
-from shared.weights import Section, Weights
+from shared.profiles.profile import load_profile, shipped_profiles
+from shared.profiles.weights import Section, Weights
+from shared.service.load_progress import WAITING, WARM_UP, LoadProgress, expect, reading, sets_of_weights
 
 
 class Pair(Section):

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from shared.logging import JsonFormatter, bound, mask, request_id, request_id_from
+from shared.service.logging import JsonFormatter, bound, mask, request_id, request_id_from
 
 KEY = "cf_" + "aB3_-" * 9
 

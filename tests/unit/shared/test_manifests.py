@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shared.characters import is_deceptive
-from shared.manifests import Manifest, ManifestRow, match_rows, parse_manifest
+from shared.media.manifests import Manifest, ManifestRow, match_rows, parse_manifest
 from shared.problems import InvalidInput, Malformed, Problem
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=20)

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from shared.markdown import plain
+from shared.words.markdown import plain
 
 DIGEST = "0a1b2c3d4e5f60718293a4b5c6d7e8f901234567"
 

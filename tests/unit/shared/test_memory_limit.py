@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from evaluator_service.models_under_test.messages import MEMORY_MIB, default_memory_mib
-from shared.memory_limit import container_memory
+from shared.service.memory_limit import container_memory
 
 
 @pytest.mark.parametrize("name", ["memory.max", "memory/memory.limit_in_bytes"])

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from shared import problem_replies, problems
-from shared.problem_replies import problem_reply
+from shared import problems
 from shared.problems import DependencyFailed, GenerationFailed, NotFound, Overloaded, Problem, Unauthorized
+from shared.service import problem_replies
+from shared.service.problem_replies import problem_reply
 
 
 class Body(BaseModel):

@@ -10,11 +10,11 @@ import pytest
 
 from gateway.methods import METHODS
 from gateway.methods.dillema import DillemaParameters
-from shared.profile_diffusion import FewStep
-from shared.profile_instruct import InstructPipeline, InstructPix2Pix
-from shared.profile_unets import MergedLora, WholeUNet
-from shared.profiles import Profile, ProfileError, load_profile, shipped_profiles
-from shared.weights import KeyValueCache, Server, Weights, digest_folder
+from shared.profiles.diffusion import FewStep
+from shared.profiles.instruct import InstructPipeline, InstructPix2Pix
+from shared.profiles.profile import Profile, ProfileError, load_profile, shipped_profiles
+from shared.profiles.unets import MergedLora, WholeUNet
+from shared.profiles.weights import KeyValueCache, Server, Weights, digest_folder
 from tests.support.paths import REPOSITORY
 
 

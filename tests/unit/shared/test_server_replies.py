@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shared.problems import UnusableReply
-from shared.server_replies import answer_in, caption_in
+from shared.service.server_replies import answer_in, caption_in
 
 BUS = "A red bus by a lake."
 

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE
 from shared.schemas.language import FillRequest, ScoreRequest
-from shared.service_settings import LARGEST_SUBMISSION, ServiceSettings
+from shared.service.settings import LARGEST_SUBMISSION, ServiceSettings
 
 
 @pytest.mark.parametrize(

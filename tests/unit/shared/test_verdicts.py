@@ -7,7 +7,7 @@ import pytest
 from shared.schemas.effects import CellEffect, Interval, Rate, Standing
 from shared.schemas.metrics import ExchangedClass, OriginalsCheck, OriginalsStanding
 from shared.schemas.results import CheckCount, JobResults
-from shared.verdicts import (
+from shared.words.verdicts import (
     VerdictKind,
     is_suspected,
     most_severe,
@@ -16,7 +16,7 @@ from shared.verdicts import (
     verdict_of,
     verdict_sentence,
 )
-from shared.wording import nothing_accepted, points
+from shared.words.wording import nothing_accepted, points
 from tests.support.figures import effect, job_results, results
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from shared.schemas.designs import Factor
 from shared.schemas.effects import Cell
-from shared.verdicts import ModelVerdict, not_settled_sentence
-from shared.wording import change_in_words, more_images, open_effect_sentence
+from shared.words.verdicts import ModelVerdict, not_settled_sentence
+from shared.words.wording import change_in_words, more_images, open_effect_sentence
 from tests.support.figures import effect
 
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from shared.images import canonical, decode, encode
-from shared.xmp import NAMESPACE, SOURCE_TYPES, with_xmp, xmp_bytes, xmp_packet
+from shared.media.images import canonical, decode, encode
+from shared.media.xmp import NAMESPACE, SOURCE_TYPES, with_xmp, xmp_bytes, xmp_packet
 
 PNG = encode(np.random.default_rng(1).integers(0, 255, (9, 7, 3)).astype(np.uint8))
 RDF = "{http://www.w3.org/1999/02/22-rdf-syntax-ns#}"

@@ -16,11 +16,11 @@ from research.calibrate.broken import Trial
 from research.calibrate.shapes import CHECKS, ShapeEvaluator, edit_of, shift, trials, with_shape_thresholds
 from research.calibrate.thresholds import held_out_scores, thresholds
 from research.judges.trials import payload
-from shared.endpoints import Services
-from shared.label_maps import VOID
-from shared.profiles import ProfileError, load_profile
+from shared.media.label_maps import VOID
+from shared.profiles.profile import ProfileError, load_profile
 from shared.schemas.evaluation import ShapesReply, ShapesRequest
-from shared.service_settings import ServiceSettings
+from shared.service.endpoints import Services
+from shared.service.settings import ServiceSettings
 from tests.support.serving import call, serving
 from tests.support.small_evaluator import write_scorer
 from tests.support.small_profile import write_profile

@@ -14,8 +14,8 @@ from gateway.methods.dillema import DillemaParameters
 from research.judges.trials import Drawing, Studio, source_picture
 from research.measure.counterfactuals import edits_in_turn
 from research.train.autoencoder import psnr
-from shared.images import Pixels
-from shared.profiles import load_profile
+from shared.media.images import Pixels
+from shared.profiles.profile import load_profile
 from shared.schemas.effects import Cell
 from shared.schemas.results import JobResults
 

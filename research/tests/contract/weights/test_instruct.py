@@ -16,9 +16,9 @@ from gateway.methods.instruct import SHAM_INSTRUCTION
 from research.datasets.captioned_pictures import PICTURE_DOMAINS
 from research.datasets.instructed_pictures import EDITS, pair
 from research.train.instruct import CHANGED, TIME
-from shared.images import Pixels
-from shared.profile_instruct import OneStep
-from shared.profiles import load_profile
+from shared.media.images import Pixels
+from shared.profiles.instruct import OneStep
+from shared.profiles.profile import load_profile
 from tinyworld.domain.names import Domain
 
 PROFILES: dict[Domain, str] = {"objects": "tiny", "roads": "tiny-roads"}

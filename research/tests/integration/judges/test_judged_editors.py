@@ -13,8 +13,8 @@ from gateway.model_services.clients import ModelServices
 from research.judges.editors import EDITORS, Faultless, edit_all, overlap, parameters_of
 from research.judges.trials import TASK
 from research.measure.counterfactuals import FIRST, OTHER_FACTOR, edits_in_turn, field_and_value
-from shared.images import decode, encode
-from shared.profiles import load_profile
+from shared.media.images import decode, encode
+from shared.profiles.profile import load_profile
 from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import EditReply, EditRequest
 from shared.schemas.language import GenerateRequest

@@ -14,7 +14,7 @@ from research.judges.records import RECORDS, records
 from research.measure.counterfactual_report import report
 from research.measure.counterfactuals import FIRST, NULL_EVERY, Measurement, edits_in_turn, read_again, sheets
 from research.measure.models import decibels, scenes_of
-from shared.profiles import load_profile
+from shared.profiles.profile import load_profile
 from tinyworld.objects.world import withheld
 
 

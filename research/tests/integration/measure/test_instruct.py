@@ -16,7 +16,7 @@ from research.measure.instruct.objects import dillema_evaluations, draw_by_instr
 from research.networks.instructed_unet import add_lora, few_step_unet, save_editor
 from research.system.folders import weights_of
 from research.train.instructed_editor import InstructedEditor
-from shared.profiles import Profile, load_profile
+from shared.profiles.profile import Profile, load_profile
 
 
 @pytest.fixture(scope="module")

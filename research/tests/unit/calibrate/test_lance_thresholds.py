@@ -17,7 +17,7 @@ from research.calibrate.broken import Kind, Trial
 from research.calibrate.edits import toml, with_thresholds
 from research.calibrate.thresholds import thresholds
 from research.calibrate.thresholds import with_thresholds as with_others
-from shared.profiles import SHIPPED, load_profile
+from shared.profiles.profile import SHIPPED, load_profile
 
 KINDS = get_args(Kind)
 EDIT = Edit((Change("weather", "by day", "at night", "day", "night"),), "a bus by day", "a bus at night")

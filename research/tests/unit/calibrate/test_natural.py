@@ -11,7 +11,7 @@ from research.calibrate.natural import calibration_of, method_thresholds, with_c
 from research.judges.label import Label
 from research.judges.labelled import LabelledEdit
 from research.judges.records import Record
-from shared.profiles import SHIPPED, load_profile
+from shared.profiles.profile import SHIPPED, load_profile
 
 LABELS = ("bus", "car")
 FACTORS = ("weather", "background", "domain")

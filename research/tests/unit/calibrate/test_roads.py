@@ -13,7 +13,7 @@ from research.calibrate.checks.roads import CHECKS, Checks, as_asked, pictures
 from research.judges.protection.domain import EditReading, ProtectedEdit
 from research.judges.protection.gallery import Gallery
 from research.judges.protection.roads import ROADS, protected_edit
-from shared.profiles import Profile, load_profile
+from shared.profiles.profile import Profile, load_profile
 from tinyworld.roads.render import render
 from tinyworld.roads.world import Scene, sample_scene
 

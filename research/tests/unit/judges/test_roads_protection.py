@@ -35,9 +35,9 @@ from research.roads import pictures
 from research.train import loop
 from research.train.oracle import roads as train_oracle
 from research.train.segmenter import roads as train_segmenter
-from shared.profile_diffusion import Diffusion
-from shared.profiles import Profile, load_profile
-from shared.weights import Weights
+from shared.profiles.diffusion import Diffusion
+from shared.profiles.profile import Profile, load_profile
+from shared.profiles.weights import Weights
 from tinyworld.roads.captions import read
 from tinyworld.roads.render import render
 from tinyworld.roads.world import CLASSES, PALETTE, sample_scene

@@ -7,7 +7,7 @@ import torch
 from diffusers import AutoencoderKL
 
 from research.networks.larger_autoencoder import load
-from shared.weights import REPOSITORY
+from shared.profiles.weights import REPOSITORY
 
 SHIPPED = REPOSITORY / "tinyworld" / "weights" / "diffusion" / "vae"
 

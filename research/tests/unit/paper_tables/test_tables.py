@@ -13,7 +13,7 @@ from research.paper_tables.printing import rate
 from research.paper_tables.rows import ArmRow, Distance, ModelFigures
 from research.paper_tables.tables import tables
 from research.statistics.rates import wilson
-from shared.images import encode
+from shared.media.images import encode
 from shared.schemas.effects import FailurePoints, Rate
 from shared.schemas.metrics import Accuracy, AllOrNone, PaperMetrics
 from shared.schemas.results import (

@@ -20,7 +20,7 @@ from transformers import (
 from evaluator_service.models_under_test.hub import load_hub_model
 from research.system.folders import ORACLE_WEIGHTS, WEIGHTS
 from research.train.model_card import halve, save_model
-from shared.weights import Weights
+from shared.profiles.weights import Weights
 
 KINDS: dict[Path, Any] = {
     WEIGHTS / "captioner": Blip2ForConditionalGeneration,

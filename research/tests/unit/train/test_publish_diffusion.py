@@ -14,7 +14,7 @@ from research.datasets.generator_edits import edit
 from research.datasets.generator_pictures import ControlKind
 from research.train import publish_diffusion
 from research.train.diffusion import FOLDERS, Generator
-from shared.weights import REPOSITORY, Weights
+from shared.profiles.weights import REPOSITORY, Weights
 
 SHIPPED = REPOSITORY / "tinyworld" / "weights" / "diffusion"
 BOTH: tuple[ControlKind, ...] = ("canny", "segmentation")

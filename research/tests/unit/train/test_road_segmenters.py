@@ -22,7 +22,7 @@ from research.pictures.augmentation import move
 from research.roads import pictures
 from research.train import loop
 from research.train.segmenter import roads as train_segmenter
-from shared.label_maps import VOID
+from shared.media.label_maps import VOID
 from shared.schemas.masks import MaskSpec
 from tinyworld.roads.demo import demo_scenes, mask_spec, write_demo
 from tinyworld.roads.own_distribution import PLANTS, own_distribution

@@ -14,7 +14,7 @@ from research.yardstick.answer_key import ALL_FIELDS, effects, own_shares, plant
 from research.yardstick.classifiers import TRAINING_SHARE, VIEWS, Lessons, Lower, Top, sepia, small
 from research.yardstick.contrafact import profile_text
 from research.yardstick.plants import CLEAN, MODELS, PLANTED, TESTED_CLASSES, Planned, is_left_out_at_start
-from shared.profiles import load_profile
+from shared.profiles.profile import load_profile
 from tinyworld.objects.demo import own_distribution
 from tinyworld.objects.world import BACKGROUNDS, CLASSES, FACTOR_VALUES
 

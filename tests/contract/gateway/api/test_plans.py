@@ -16,8 +16,8 @@ from contrafact.cli import app
 from contrafact.plan_text import grouping
 from gateway.database.owner_tables import Image, OwnedImage, Upload
 from gateway.database.tables import Job, JobRound, Table
+from shared.media.testsets import EQUAL
 from shared.schemas.plans import JobPlan
-from shared.testsets import EQUAL
 from tests.support.archives import zipped
 from tests.support.gateway_under_test import Gateway, picture
 

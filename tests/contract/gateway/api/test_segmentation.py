@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from contrafact.cli import app
 from embedded.run import run_embedded
-from shared.images import decode, digest, encode
+from shared.media.images import decode, digest, encode
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.results import JobResults
 from shared.schemas.service import SERVICES

@@ -15,8 +15,8 @@ from PIL import Image
 from sqlalchemy import select
 
 from gateway.database.tables import SourceImage
-from shared.images import decode, encode
-from shared.storage import image_key
+from shared.media.images import decode, encode
+from shared.media.storage import image_key
 from tests.support.gateway_under_test import Gateway, key_of, serve_gateway
 
 PALETTED = {"classes": [{"name": "road", "index": 0}, {"name": "car", "index": 2, "thing": True}], "void": [1]}

@@ -23,8 +23,8 @@ from typer.testing import CliRunner, Result
 
 from contrafact.cli import app
 from contrafact.export_command import C2PA_KEY
-from shared.images import decode, digest
-from shared.xmp import SOURCE_TYPES
+from shared.media.images import decode, digest
+from shared.media.xmp import SOURCE_TYPES
 from tests.support.exports import FILES
 from tests.support.gateway_under_test import Gateway
 

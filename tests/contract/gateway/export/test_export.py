@@ -21,8 +21,8 @@ from PIL import Image
 from sqlalchemy import select
 
 from gateway.database.tables import Counterfactual, SourceImage
-from shared.images import decode, digest
-from shared.xmp import NAMESPACE
+from shared.media.images import decode, digest
+from shared.media.xmp import NAMESPACE
 from tests.support.drawn_job import MODELS
 from tests.support.exports import FILES, export, provenance, rows_of, unpacked
 from tests.support.gateway_under_test import Gateway

@@ -18,9 +18,9 @@ from gateway.database.tables import LOCAL_OWNER, Job, Prediction, SourceImage
 from gateway.export import selection
 from gateway.export.job import open_export
 from gateway.export.selection import Selection, exported_images
+from shared.media.s3_store import S3Store
+from shared.media.storage import ObjectStore, image_key
 from shared.problems import NotFound
-from shared.s3_store import S3Store
-from shared.storage import ObjectStore, image_key
 from tests.support.drawn_job import add_drawn_job
 from tests.support.exports import FILES, export, provenance, rows_of, unpacked
 from tests.support.gateway_under_test import Gateway, serve_gateway

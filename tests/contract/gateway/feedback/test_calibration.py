@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from contrafact.cli import app
 from gateway.database.tables import Counterfactual, JobService
 from gateway.report.build import build_report
-from shared.profiles import load_profile
+from shared.profiles.profile import load_profile
 from shared.schemas.calibration import JobCalibration
 from shared.seeds import derive_seed
 from tests.support.drawn_job import add_drawn_job

@@ -18,9 +18,9 @@ from sqlalchemy import select, update
 from gateway.auth.keys import create_key
 from gateway.database.sessions import reading
 from gateway.database.tables import Answer, Counterfactual, Image, SourceImage, StudyItem, StudyRater
-from shared.images import from_array
+from shared.media.images import from_array
+from shared.media.storage import image_key
 from shared.schemas.studies import QUESTIONS, Question
-from shared.storage import image_key
 from tests.support.drawn_job import add_drawn_job, serve_drawn_job
 from tests.support.gateway_under_test import Gateway, key_of, serve_gateway
 from tests.support.log_lines import log

@@ -11,7 +11,7 @@ from sqlalchemy import update
 from gateway.database.sessions import Sessions
 from gateway.database.tables import Job, Prediction
 from gateway.report.build import build_report
-from shared.storage import ObjectStore
+from shared.media.storage import ObjectStore
 from tests.support.drawn_job import add_drawn_job
 from tests.support.gateway_under_test import Gateway, serve_gateway
 from tests.support.snapshots import Snapshot, take_snapshot

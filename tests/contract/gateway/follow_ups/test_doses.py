@@ -19,8 +19,8 @@ from gateway.methods.doses import DosesParameters
 from gateway.operations.deletion import mark_deleted
 from gateway.report.build import build_report
 from gateway.results.provenance import packets_of_job
-from shared.images import encode
-from shared.profile_instruct import Instruct, InstructPix2Pix, InstructServer
+from shared.media.images import encode
+from shared.profiles.instruct import Instruct, InstructPix2Pix, InstructServer
 from shared.schemas.effects import DoseCurve
 from shared.schemas.jobs import JobSpec
 from shared.schemas.results import JobResults

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from contrafact.cli import app
 from contrafact.plan_text import scaling
-from shared.images import decode, encode
+from shared.media.images import decode, encode
 from shared.schemas.plans import JobPlan
 from tests.support.archives import zipped
 from tests.support.gateway_under_test import Gateway, picture, serve_gateway

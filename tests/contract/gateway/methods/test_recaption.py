@@ -11,9 +11,9 @@ from caption_service.app import create_app
 from gateway.methods.checks import recaption_images
 from gateway.methods.counterfactual import MethodImage, TaskDescription
 from gateway.model_services.clients import ModelServices
-from shared.images import encode
+from shared.media.images import encode
 from shared.schemas.base import ImagePayload
-from shared.service_settings import ServiceSettings
+from shared.service.settings import ServiceSettings
 from tests.support.listening import listen_as
 from tinyworld.objects.render import render
 from tinyworld.objects.world import CLASSES, Scene, sample_scene

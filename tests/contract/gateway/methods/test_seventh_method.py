@@ -10,7 +10,7 @@ import pytest
 
 from embedded.run import run_embedded
 from gateway.methods import METHODS
-from shared.images import encode
+from shared.media.images import encode
 from shared.schemas.service import SERVICES
 from tests.support import seventh_method
 from tests.support.http_jobs import finished

@@ -13,8 +13,8 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from gateway import metrics
 from gateway.database.sessions import Sessions
 from gateway.operations import gauges
-from shared.batch_metrics import BatchMetrics
-from shared.memory_metrics import add_memory_metrics
+from shared.service.batch_metrics import BatchMetrics
+from shared.service.memory_metrics import add_memory_metrics
 from tests.support.compose_files import BASE, ROOT, composed
 from tests.support.databases import ON_SQLITE
 

@@ -28,12 +28,12 @@ from gateway.database.sessions import Sessions, open_sessions
 from gateway.database.tables import ApiKey
 from gateway.operations.startup import refuse_unsafe_start, refuse_wrong_schema
 from gateway.settings import Settings
-from shared.asgi import AccessLog
-from shared.batch_metrics import BatchMetrics
-from shared.probes import operations_port
+from shared.media.storage import DirectoryStore
 from shared.problems import NotReady
-from shared.server_replies import UNUSABLE_REPLIES
-from shared.storage import DirectoryStore
+from shared.service.asgi import AccessLog
+from shared.service.batch_metrics import BatchMetrics
+from shared.service.probes import operations_port
+from shared.service.server_replies import UNUSABLE_REPLIES
 from tests.support.databases import ON_SQLITE
 from tests.support.extras import run
 from tests.support.gateway_under_test import serve_gateway

@@ -19,9 +19,9 @@ from gateway.database.tables import Job, SourceImage
 from gateway.operations.housekeeping import Graces, run_housekeeping
 from gateway.repairs.dispatch import check_repairs
 from gateway.settings import Settings
+from shared.media.storage import DirectoryStore
 from shared.problems import DependencyFailed
 from shared.schemas.repairs import RepairResult
-from shared.storage import DirectoryStore
 from tests.support.archives import zipped
 from tests.support.gateway_under_test import Gateway, serve_gateway
 from tests.support.repair_site import CLASSES, add_job, picture, work_off, write_day_classifier

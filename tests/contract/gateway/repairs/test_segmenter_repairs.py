@@ -20,10 +20,10 @@ from evaluator_service.repair_worker import Trainer
 from gateway.database.tables import LOCAL_OWNER, ModelUnderTest
 from gateway.repairs.repairs import order
 from gateway.settings import Settings
-from shared.label_maps import class_indices, confusion, overlaps
+from shared.media.label_maps import class_indices, confusion, overlaps
+from shared.media.storage import repair_key
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.repairs import RepairLease, RepairResult
-from shared.storage import repair_key
 from tests.support.gateway_under_test import Gateway, serve_gateway
 from tests.support.repair_site import keep_model, weights_in, work_off
 from tests.support.segmenter_site import CLASSES, OWN, add_job, street, write_day_segmenter

@@ -6,8 +6,8 @@ import pytest
 
 from gateway.database.sessions import Sessions, open_engine, open_sessions
 from gateway.report.build import build_report
+from shared.media.storage import DirectoryStore
 from shared.schemas.results import JobResults
-from shared.storage import DirectoryStore
 from tests.support.drawn_job import add_drawn_job
 from tests.support.snapshots import migrated_bytes
 

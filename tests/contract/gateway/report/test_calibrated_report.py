@@ -11,10 +11,10 @@ from gateway.database.sessions import Sessions, open_engine, open_sessions
 from gateway.database.tables import Counterfactual, Job, Prediction
 from gateway.methods import read_method
 from gateway.report.build import build_report
-from shared.profiles import CheckCalibration
+from shared.media.storage import DirectoryStore
+from shared.profiles.profile import CheckCalibration
 from shared.schemas.base import JsonObject
 from shared.schemas.effects import CheckErrors
-from shared.storage import DirectoryStore
 from tests.support.drawn_job import add_drawn_job
 from tests.support.service_infos import evaluator_with_scorer
 from tests.support.snapshots import migrated_bytes

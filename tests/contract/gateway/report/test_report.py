@@ -24,11 +24,11 @@ from gateway.report.thumbnails import LONGEST_SIDE
 from gateway.report.words import marked_caption
 from gateway.results.job_rows import load_rows
 from gateway.results.measure import measure
+from shared.media.storage import DirectoryStore
 from shared.schemas.metrics import OriginalsCheck
 from shared.schemas.reports import JobReport
 from shared.schemas.results import Calibration, JobResults
-from shared.storage import DirectoryStore
-from shared.wording import nothing_accepted, percent
+from shared.words.wording import nothing_accepted, percent
 from tests.support.drawn_job import add_drawn_job, serve_drawn_job
 from tests.support.json_values import value_at
 from tests.support.predictions import forget_truths

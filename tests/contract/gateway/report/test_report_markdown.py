@@ -12,10 +12,10 @@ from gateway.database.sessions import Sessions
 from gateway.database.tables import Job
 from gateway.report.build import build_report, report_key
 from gateway.report.markdown import report_markdown
+from shared.media.storage import DirectoryStore
 from shared.schemas.effects import CellEffect
 from shared.schemas.results import JobResults
-from shared.storage import DirectoryStore
-from shared.wording import NO_PAIR_COUNTS
+from shared.words.wording import NO_PAIR_COUNTS
 from tests.support.drawn_job import add_drawn_job
 from tests.support.effects import cell, differences
 

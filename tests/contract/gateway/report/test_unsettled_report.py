@@ -15,8 +15,8 @@ from gateway.database.tables import Report
 from gateway.report.advice import next_steps
 from gateway.report.markdown import report_markdown
 from shared.schemas.results import JobResults
-from shared.verdicts import verdict_of
-from shared.wording import NO_FINDING, more_images, points
+from shared.words.verdicts import verdict_of
+from shared.words.wording import NO_FINDING, more_images, points
 from tests.support.drawn_job import serve_drawn_job
 from tests.support.gateway_under_test import Gateway
 

@@ -14,8 +14,8 @@ from contrafact.client import Client
 from contrafact.maite import suite_dataset
 from gateway.database.tables import LOCAL_OWNER, Counterfactual, Image, Job, OwnedImage, SourceImage
 from gateway.operations.deletion import remove_rows
-from shared.images import from_array
-from shared.storage import image_key
+from shared.media.images import from_array
+from shared.media.storage import image_key
 from tests.support.gateway_under_test import Gateway, serve_gateway
 from tests.support.suite_site import LABELS, SOURCES, add_job
 

@@ -14,9 +14,9 @@ from gateway.database.sessions import Sessions
 from gateway.database.tables import LOCAL_OWNER, Counterfactual, Image, Job, OwnedImage, Prediction, SourceImage
 from gateway.methods import read_method
 from gateway.report.build import build_report
-from shared.images import from_array
+from shared.media.images import from_array
+from shared.media.storage import ObjectStore, image_key
 from shared.schemas.diffusion import SEVERITIES
-from shared.storage import ObjectStore, image_key
 from tests.support.browser import needs_browser, open_page, overflow, violations
 from tests.support.gateway_under_test import Gateway, serve_gateway
 from tests.support.job_counts import store_counts

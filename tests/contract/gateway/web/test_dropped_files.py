@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from shared.images import encode
+from shared.media.images import encode
 from tests.support.browser import needs_browser, open_page, overflow, violations
 from tests.support.gateway_under_test import Gateway, picture
 from tests.support.pages import choose, home_of

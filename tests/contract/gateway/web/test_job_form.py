@@ -12,7 +12,7 @@ import httpx
 import numpy as np
 import pytest
 
-from shared.images import encode
+from shared.media.images import encode
 from tests.support.gateway_under_test import Gateway, picture, serve_gateway
 from tests.support.small_services import SEGMENTER
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from shared.images import encode
+from shared.media.images import encode
 from tests.support.drawn_job import add_drawn_job, serve_drawn_job
 
 

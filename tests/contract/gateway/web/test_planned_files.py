@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Route, expect
 from sqlalchemy import func, select
 
 from gateway.database.tables import Job, OwnedImage
-from shared.images import encode
+from shared.media.images import encode
 from tests.support.archives import tarred, zipped
 from tests.support.browser import needs_browser, open_page, overflow, violations
 from tests.support.gateway_under_test import Gateway, picture, serve_gateway

@@ -13,7 +13,7 @@ from sqlalchemy import delete, select, update
 
 from gateway.database.tables import Counterfactual, Job, Prediction, SourceImage
 from gateway.report.build import build_report
-from shared.wording import NO_FINDING, NO_PAIR_COUNTS
+from shared.words.wording import NO_FINDING, NO_PAIR_COUNTS
 from tests.support.browser import PHONE, needs_browser, open_page, overflow, violations
 from tests.support.drawn_job import add_drawn_job, serve_drawn_job
 from tests.support.gateway_under_test import Gateway

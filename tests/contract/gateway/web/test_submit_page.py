@@ -19,7 +19,7 @@ from gateway.auth.middleware import SMALL_BODY_BYTES
 from gateway.database.tables import Job, OwnedImage
 from gateway.web.form_fields import FIELDS, field_of
 from gateway.web.home import browser_name
-from shared.images import encode
+from shared.media.images import encode
 from shared.problems import InvalidInput
 from tests.support.browser import needs_browser, open_page, overflow, violations
 from tests.support.gateway_under_test import Gateway, picture

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shared.images import encode
+from shared.media.images import encode
 from tests.support.archives import zipped
 from tests.support.drawn_job import add_drawn_job, serve_drawn_job
 from tests.support.gateway_under_test import Gateway, picture, serve_gateway

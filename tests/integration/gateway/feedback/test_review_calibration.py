@@ -14,9 +14,9 @@ from gateway.feedback.answers import store_answer
 from gateway.feedback.reviews import load_reviews, next_up
 from gateway.queue import job_states
 from gateway.report.build import build_report
+from shared.media.storage import DirectoryStore
 from shared.schemas.results import JobResults
 from shared.schemas.reviews import ReviewRequest
-from shared.storage import DirectoryStore
 from tests.support.drawn_job import add_reported_job
 from tests.support.work_site import Site
 

@@ -24,9 +24,9 @@ from gateway.report.build import build_report
 from gateway.results import counterfactuals
 from gateway.results.counterfactuals import Listing
 from gateway.storage import images
+from shared.media.storage import DirectoryStore
 from shared.problems import Conflict, InvalidInput, NotFound
 from shared.schemas.jobs import JobSpec, ManifestImage, Progress, Stage, StageCounts
-from shared.storage import DirectoryStore
 from tests.support.drawn_job import add_drawn_job
 from tests.support.threads import run_together
 

@@ -7,7 +7,7 @@ import pytest
 from gateway.jobs.choices import plan
 from gateway.methods import METHODS
 from gateway.model_services.clients import ModelServices
-from shared.profiles import load_profile
+from shared.profiles.profile import load_profile
 from shared.schemas.evaluation import EmbedReply, EmbedRequest
 from shared.schemas.jobs import JobSpec
 from shared.schemas.language import GenerateReply, GenerateRequest

@@ -10,7 +10,7 @@ import pytest
 from gateway.methods.counterfactual import MethodCounterfactual, MethodImage, TaskDescription
 from gateway.methods.dillema import DillemaParameters, dillema
 from gateway.methods.lance import LanceParameters, lance
-from shared.images import encode
+from shared.media.images import encode
 from shared.schemas.base import ImagePayload
 from tests.support.captioned_services import CAPTION, Services, captioned
 from tests.support.lance_services import LanceServices

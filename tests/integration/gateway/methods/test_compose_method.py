@@ -22,10 +22,10 @@ from embedded.serving import ListeningPort
 from evaluator_service.app import create_app as create_evaluator_service
 from gateway.methods.compose import ComposeParameters, compose, value_of_background
 from gateway.methods.counterfactual import Background, MethodCounterfactual, MethodImage, TaskDescription
-from shared.images import decode, encode
+from shared.media.images import decode, encode
 from shared.schemas.base import ImagePayload
 from shared.schemas.service import SERVICES
-from shared.service_settings import ServiceSettings
+from shared.service.settings import ServiceSettings
 from tests.support.archives import zipped
 from tests.support.captioned_services import Services
 from tests.support.http_jobs import finished

@@ -20,12 +20,12 @@ from gateway.methods import read_method
 from gateway.methods.checks import RENDERED_CHECKS
 from gateway.methods.corruptions import ALL, CorruptionsParameters, corruptions
 from gateway.methods.counterfactual import MethodImage, TaskDescription
-from shared.images import encode
-from shared.profiles import load_profile
+from shared.media.images import encode
+from shared.profiles.profile import load_profile
 from shared.schemas.base import ImagePayload, JsonObject
 from shared.schemas.diffusion import SEVERITIES
 from shared.schemas.service import SERVICES
-from shared.service_settings import ServiceSettings
+from shared.service.settings import ServiceSettings
 from tests.support.http_jobs import finished
 from tests.support.listening import listen
 from tests.support.logged_requests import LoggedServices

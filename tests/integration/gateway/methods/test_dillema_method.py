@@ -14,8 +14,8 @@ from gateway.methods import dillema as steps
 from gateway.methods.counterfactual import MethodCounterfactual, MethodImage, TaskDescription
 from gateway.methods.dillema import DillemaParameters, dillema
 from gateway.methods.questions import Question
-from shared.images import encode
-from shared.profiles import load_profile
+from shared.media.images import encode
+from shared.profiles.profile import load_profile
 from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionReply, CaptionRequest
 from shared.schemas.jobs import JobSpec

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from gateway.methods.counterfactual import MethodCounterfactual, MethodImage, TaskDescription
 from gateway.methods.doses import DosesParameters, doses
 from gateway.methods.instruct import SHAM_INSTRUCTION
-from shared.images import encode
+from shared.media.images import encode
 from shared.schemas.base import ImagePayload
 from tests.support.logged_requests import LoggedServices
 from tests.support.small_services import CAPTION, CLASSES

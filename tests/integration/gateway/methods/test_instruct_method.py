@@ -20,14 +20,14 @@ from gateway.jobs.designs import with_design
 from gateway.methods.counterfactual import MethodCounterfactual
 from gateway.methods.instruct import SHAM_INSTRUCTION, InstructParameters, instruct
 from gateway.worker.replay import replay
+from shared.media.storage import DirectoryStore
 from shared.problems import InvalidInput
-from shared.profile_instruct import InstructServer
-from shared.profiles import Profile, load_profile
+from shared.profiles.instruct import InstructServer
+from shared.profiles.profile import Profile, load_profile
+from shared.profiles.weights import Server
 from shared.schemas.diffusion import MAX_INSTRUCTED_EDITS
 from shared.schemas.jobs import JobSpec
 from shared.schemas.language import GenerateReply, GenerateRequest
-from shared.storage import DirectoryStore
-from shared.weights import Server
 from tests.support.databases import ON_SQLITE
 from tests.support.lance_services import SOURCE, TASK, CaptioningServices, LanceServices
 from tests.support.small_services import CAPTION, open_clients, serve

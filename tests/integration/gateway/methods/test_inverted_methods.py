@@ -19,10 +19,10 @@ from gateway.methods.paraphrase import LEAD
 from gateway.methods.reconstruction import reconstruction
 from gateway.methods.shifts import Shift, ShiftsParameters, apply_shift, shifts
 from gateway.results.job_rows import load_rows
-from shared.images import encode
-from shared.profiles import load_profile
+from shared.media.images import encode
+from shared.media.storage import DirectoryStore
+from shared.profiles.profile import load_profile
 from shared.schemas.base import ImagePayload
-from shared.storage import DirectoryStore
 from tests.support.databases import ON_SQLITE
 from tests.support.json_values import value_at
 from tests.support.logged_requests import LoggedServices

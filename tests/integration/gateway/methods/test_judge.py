@@ -14,7 +14,7 @@ from fastapi import FastAPI, Request
 from embedded.serving import ListeningPort
 from evaluator_service.app import create_app
 from gateway.model_services.clients import ModelServices
-from shared.images import encode
+from shared.media.images import encode
 from shared.problems import Problem
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import JudgeRequest

@@ -14,9 +14,9 @@ from gateway.database.tables import Counterfactual
 from gateway.methods.counterfactual import MethodCounterfactual
 from gateway.methods.lance import LANCE_FACTORS, LanceParameters, lance
 from gateway.results.job_rows import load_rows
+from shared.media.storage import DirectoryStore
 from shared.problems import GenerationFailed
 from shared.schemas.language import GenerateReply, GenerateRequest
-from shared.storage import DirectoryStore
 from tests.support.databases import ON_SQLITE
 from tests.support.lance_services import SOURCE, TASK, CaptioningServices, LanceServices
 from tests.support.small_services import CAPTION, open_clients, serve

@@ -12,13 +12,13 @@ from gateway.jobs.choices import methods_listing, plan
 from gateway.methods.counterfactual import MethodCounterfactual, MethodImage, TaskDescription
 from gateway.methods.lance_r import LanceRParameters, lance_r
 from llm_service.app import create_app
-from shared.images import encode
+from shared.media.images import encode
 from shared.problems import InvalidInput
-from shared.profiles import load_profile
+from shared.profiles.profile import load_profile
 from shared.schemas.base import ImagePayload
 from shared.schemas.jobs import JobSpec
 from shared.schemas.language import FillReply, FillRequest
-from shared.service_settings import ServiceSettings
+from shared.service.settings import ServiceSettings
 from tests.support.lance_services import CaptioningServices, LanceServices
 from tests.support.listening import listen
 from tests.support.small_services import serve

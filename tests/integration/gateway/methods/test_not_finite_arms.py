@@ -12,8 +12,8 @@ from gateway.database.sessions import Sessions
 from gateway.database.tables import Counterfactual
 from gateway.methods.lance import LanceParameters, lance
 from gateway.model_services.clients import ModelServices
+from shared.media.storage import DirectoryStore
 from shared.schemas.diffusion import EditReply, EditRequest, Rendering, RenderReply, RenderRequest
-from shared.storage import DirectoryStore
 from tests.support.databases import ON_SQLITE
 from tests.support.lance_services import SOURCE, TASK, LanceServices
 from tests.support.small_services import CAPTION, SmallServices, open_clients, serve

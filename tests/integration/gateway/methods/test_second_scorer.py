@@ -13,9 +13,9 @@ from gateway.jobs.choices import method_defaults
 from gateway.methods.checks import ACCEPTED_BY_SECOND, UNCALIBRATED, Pictures, check_images
 from gateway.methods.counterfactual import Change, Edit, MethodImage, TaskDescription
 from gateway.model_services.clients import ModelServices
-from shared.images import encode
+from shared.media.images import encode
 from shared.problems import Problem
-from shared.profiles import load_profile
+from shared.profiles.profile import load_profile
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import EmbedRequest
 from tests.support.listening import listen_as

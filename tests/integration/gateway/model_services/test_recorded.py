@@ -25,8 +25,8 @@ from gateway.model_services.clients import BrokenOff, ModelServices
 from gateway.model_services.image_shelf import ImageShelf
 from gateway.model_services.recorded import RecordedServices
 from gateway.model_services.recurring import RecurringReplies
-from shared.endpoints import Endpoint, Services
-from shared.images import encode
+from shared.media.images import encode
+from shared.media.storage import DirectoryStore, call_key, image_key
 from shared.problems import (
     DeadlineExceeded,
     DependencyFailed,
@@ -37,6 +37,7 @@ from shared.problems import (
     Overloaded,
     UnusableReply,
 )
+from shared.profiles.weights import FROM_SERVER
 from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionRequest
 from shared.schemas.diffusion import (
@@ -52,8 +53,7 @@ from shared.schemas.diffusion import (
 from shared.schemas.evaluation import EmbedReply, EmbedRequest, PredictRequest
 from shared.schemas.language import GenerateRequest, Message
 from shared.schemas.service import SERVICES, WeightsInfo
-from shared.storage import DirectoryStore, call_key, image_key
-from shared.weights import FROM_SERVER
+from shared.service.endpoints import Endpoint, Services
 from tests.support.small_services import SmallServices, serve
 from tests.support.threads import background
 

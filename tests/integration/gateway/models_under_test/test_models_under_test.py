@@ -16,7 +16,7 @@ from PIL import Image
 from embedded.run import Embedded, run_embedded
 from evaluator_service.app import create_app
 from shared.schemas.service import SERVICES
-from shared.service_settings import ServiceSettings
+from shared.service.settings import ServiceSettings
 from tests.support.archives import zipped
 from tests.support.http_jobs import finished
 from tests.support.listening import listen

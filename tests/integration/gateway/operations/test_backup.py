@@ -16,8 +16,8 @@ from gateway.database.tables import Counterfactual
 from gateway.model_services.clients import ModelServices
 from gateway.operations.startup import schema_fault
 from gateway.worker.replay import replay
+from shared.media.storage import DirectoryStore
 from shared.schemas.service import SERVICES
-from shared.storage import DirectoryStore
 from tests.support.small_services import SmallServices, serve
 from tests.support.work_site import Site
 

@@ -27,9 +27,9 @@ from gateway.operations.doctor import (
 )
 from gateway.settings import Settings
 from llm_service.app import create_app
-from shared.gpu import gpu_of
 from shared.schemas.service import GpuInfo, Runtimes
-from shared.service_settings import ServiceSettings
+from shared.service.gpu import gpu_of
+from shared.service.settings import ServiceSettings
 from tests.support.databases import ON_SQLITE
 from tests.support.language_servers import listening
 from tests.support.rows import add_job
@@ -109,7 +109,7 @@ def test_an_s3_server_is_tried(settings: Settings, s3_server: S3Server) -> None:
     absent = doctor_answers(right)["object store"]
     assert "python -m gateway.storage.object_store" in absent.sentence
     from gateway.storage.object_store import open_store
-    from shared.s3_store import S3Store
+    from shared.media.s3_store import S3Store
 
     store = open_store(right)
     assert isinstance(store, S3Store)

@@ -10,10 +10,10 @@ from gateway.operations.doctor import (
     needed_weights,
     service_faults,
 )
-from shared.profile_unets import MergedLora
-from shared.profiles import load_profile
+from shared.profiles.profile import load_profile
+from shared.profiles.unets import MergedLora
+from shared.profiles.weights import Weights
 from shared.schemas.service import GpuInfo, ServiceName
-from shared.weights import Weights
 from tests.support.service_infos import PAPER, info
 
 SERVICES_OF_PAPER: tuple[ServiceName, ...] = (

@@ -43,10 +43,10 @@ from gateway.operations.housekeeping import (
 )
 from gateway.settings import Settings
 from gateway.storage import images
-from shared.images import encode
+from shared.media.images import encode
+from shared.media.storage import ObjectStore, call_key, image_key
 from shared.problems import DependencyFailed
 from shared.schemas.jobs import ManifestImage
-from shared.storage import ObjectStore, call_key, image_key
 from tests.support.threads import background, run_together
 from tests.support.work_site import Site, wait_for
 

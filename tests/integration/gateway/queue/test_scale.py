@@ -16,8 +16,8 @@ from gateway.database.tables import LOCAL_OWNER, Job
 from gateway.jobs import jobs
 from gateway.jobs.jobs import progress
 from gateway.queue import leases
+from shared.media.storage import DirectoryStore
 from shared.problems import InvalidInput
-from shared.storage import DirectoryStore
 from tests.support.block_counts import blocks
 from tests.support.databases import ON_SQLITE
 from tests.support.rows import add_job

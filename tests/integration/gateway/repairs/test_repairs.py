@@ -20,10 +20,10 @@ from gateway.repairs.dispatch import check_repairs, revoke_leases
 from gateway.repairs.orders import load as load_rows
 from gateway.repairs.orders import order_of
 from gateway.settings import Settings
+from shared.media.storage import DirectoryStore, model_key, repair_key
 from shared.problems import DeviceFailed
+from shared.profiles.weights import REPOSITORY
 from shared.schemas.repairs import Heartbeat, RepairLease, RepairOutcome, RepairProgress, RepairRequest, StoredModel
-from shared.storage import DirectoryStore, model_key, repair_key
-from shared.weights import REPOSITORY
 from tests.support.repair_site import add_job, keep_model, weights_in, write_day_classifier
 from tests.support.work_site import wait_for
 
@@ -34,7 +34,7 @@ import sys
 from pathlib import Path
 from evaluator_service.repair_worker import Trainer
 from shared.schemas.repairs import RepairLease
-from shared.storage import DirectoryStore
+from shared.media.storage import DirectoryStore
 lease = RepairLease(repair=sys.argv[2], token=sys.argv[3])
 Trainer(DirectoryStore(Path(sys.argv[1])), "tiny", "cpu", beat_seconds=0.2).work(lease)
 """

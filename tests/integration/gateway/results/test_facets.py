@@ -13,7 +13,7 @@ from gateway.results.browsing import browse
 from gateway.results.counterfactuals import Listing, matching
 from gateway.results.facets import ChangedValue, load_facets
 from gateway.results.filters import Filters
-from shared.storage import DirectoryStore
+from shared.media.storage import DirectoryStore
 from tests.support.drawn_job import MODELS, add_drawn_job
 
 

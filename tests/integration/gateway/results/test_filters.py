@@ -14,9 +14,9 @@ from gateway.database.tables import Counterfactual, Job, Prediction
 from gateway.results.counterfactuals import matching
 from gateway.results.facets import ChangedValue, load_facets
 from gateway.results.filters import Filters
-from shared.label_maps import unpack_counts
+from shared.media.label_maps import unpack_counts
+from shared.media.storage import DirectoryStore
 from shared.schemas.masks import ALL_CLASSES
-from shared.storage import DirectoryStore
 from tests.support.drawn_job import MODELS, add_drawn_job
 from tests.support.predictions import confusion_of
 from tests.support.segmented_job import CLASSES, MODEL, add_segmented_job

@@ -11,8 +11,8 @@ from gateway.database.sessions import Sessions
 from gateway.database.tables import Job, Prediction
 from gateway.report.build import build_report
 from gateway.report.page import DATA_BEGIN
+from shared.media.storage import DirectoryStore
 from shared.schemas.results import JobResults
-from shared.storage import DirectoryStore
 from tests.support.drawn_job import add_drawn_job
 
 

@@ -13,14 +13,14 @@ from gateway.database.tables import Counterfactual, Report, SourceImage
 from gateway.jobs.choices import plan
 from gateway.results.job_rows import load_rows
 from gateway.results.measure import measure
-from shared.images import decode
+from shared.media.images import decode
+from shared.media.storage import image_key
 from shared.problems import InvalidInput
-from shared.profiles import CheckCalibration, load_profile
+from shared.profiles.profile import CheckCalibration, load_profile
 from shared.schemas.effects import CheckErrors
 from shared.schemas.evaluation import ModelUnderTestInfo
 from shared.schemas.jobs import JobSpec
 from shared.schemas.results import JobResults
-from shared.storage import image_key
 from tests.support.databases import ON_SQLITE
 from tests.support.small_services import CLASSES
 from tests.support.work_site import Site

@@ -15,11 +15,11 @@ from gateway.results.failure_points import failure_points_page
 from gateway.results.filters import Filters, conditions
 from gateway.results.job_rows import load_rows
 from gateway.results.measure import measure
-from shared.images import decode
-from shared.label_maps import confusion, overlaps
+from shared.media.images import decode
+from shared.media.label_maps import confusion, overlaps
+from shared.media.storage import image_key
 from shared.schemas.masks import ALL_CLASSES
-from shared.scores import with_mean
-from shared.storage import image_key
+from shared.schemas.scores import with_mean
 from tests.support.databases import ON_SQLITE
 from tests.support.segmentation_jobs import MASKS, add_job, scenes
 from tests.support.small_services import ROAD_CLASSES

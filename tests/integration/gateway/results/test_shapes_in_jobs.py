@@ -16,15 +16,15 @@ from gateway.jobs.choices import plan
 from gateway.jobs.task_description import task_description_of
 from gateway.results.job_rows import load_rows
 from gateway.results.measure import measure
-from shared.images import decode
+from shared.media.images import decode
+from shared.media.storage import image_key
 from shared.problems import InvalidInput
-from shared.profiles import CheckCalibration, load_profile
+from shared.profiles.profile import CheckCalibration, load_profile
 from shared.schemas.effects import CheckErrors
 from shared.schemas.evaluation import ModelUnderTestInfo
 from shared.schemas.jobs import JobSpec
 from shared.schemas.masks import MaskSpec
 from shared.schemas.results import Calibration, JobResults
-from shared.storage import image_key
 from tests.support.databases import ON_SQLITE
 from tests.support.json_values import value_at
 from tests.support.segmentation_jobs import MASKS, add_job, scenes

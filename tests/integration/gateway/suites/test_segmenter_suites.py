@@ -14,15 +14,15 @@ from gateway.jobs import jobs
 from gateway.operations.housekeeping import Graces, run_housekeeping
 from gateway.suites import suites
 from gateway.suites.runs import results
-from shared.images import decode
+from shared.media.images import decode
+from shared.media.storage import image_key
 from shared.problems import InvalidInput
 from shared.schemas.base import Kind
 from shared.schemas.effects import Cell, MeanOverlap
 from shared.schemas.evaluation import ModelUnderTestInfo
 from shared.schemas.masks import ALL_CLASSES
+from shared.schemas.scores import with_mean
 from shared.schemas.suites import CellComparison, RunResults, SuiteRequest
-from shared.scores import with_mean
-from shared.storage import image_key
 from tests.support.databases import ON_SQLITE
 from tests.support.json_values import value_at
 from tests.support.segmentation_jobs import add_job, scenes

@@ -14,9 +14,9 @@ from gateway.commands import app
 from gateway.model_services.clients import ModelServices
 from gateway.trial.steps import Step
 from gateway.trial.try_image import TrialImage, trial_page, try_image
-from shared.images import encode
+from shared.media.images import encode
 from shared.problems import InvalidInput, Malformed
-from shared.profiles import load_profile
+from shared.profiles.profile import load_profile
 from shared.schemas.service import ServiceName
 from tinyworld.objects.render import render
 from tinyworld.objects.world import sample_scene

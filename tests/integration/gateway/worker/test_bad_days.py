@@ -21,7 +21,6 @@ from gateway.jobs.jobs import progress
 from gateway.queue import job_states
 from gateway.results.job_rows import load_rows
 from gateway.results.measure import measure
-from shared.problem_replies import problem_reply
 from shared.problems import (
     BEGINS,
     DependencyFailed,
@@ -31,6 +30,7 @@ from shared.problems import (
     Problem,
     UnusableReply,
 )
+from shared.service.problem_replies import problem_reply
 from tests.support.bad_days import HASTY, Answer, Day
 from tests.support.databases import ON_SQLITE
 from tests.support.work_site import wait_for

@@ -15,7 +15,7 @@ from gateway.model_services.clients import ModelServices
 from gateway.report.build import write_report
 from gateway.results.job_rows import JobRows
 from gateway.worker.analysis_step import cluster
-from shared.profiles import load_profile
+from shared.profiles.profile import load_profile
 from shared.schemas.effects import EditCluster
 from shared.schemas.results import JobResults
 from tests.support.databases import ON_SQLITE

@@ -20,7 +20,7 @@ from gateway.model_services.vectors import recorded_embeddings
 from gateway.report.build import write_report
 from gateway.results.job_rows import JobRows
 from gateway.worker.corroboration_step import corroborate
-from shared.profiles import load_profile
+from shared.profiles.profile import load_profile
 from shared.schemas.base import ImagePayload
 from shared.schemas.effects import CellEffect, Corroboration
 from shared.schemas.evaluation import EmbedRequest

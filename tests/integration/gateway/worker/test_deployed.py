@@ -13,8 +13,8 @@ from gateway.auth.keys import create_key
 from gateway.database.sessions import Sessions
 from gateway.queue.celery_tasks import wake_worker
 from gateway.settings import Settings
-from shared.celery_app import open_celery
-from shared.storage import DirectoryStore
+from shared.media.storage import DirectoryStore
+from shared.service.celery_app import open_celery
 from tests.support.deployment import gateway, redis, redis_url, worker
 from tests.support.gateway_under_test import picture
 from tests.support.processes import Program, free_port

@@ -16,7 +16,7 @@ from gateway.model_services.clients import ModelServices
 from gateway.queue import leases
 from gateway.results.rounds import rounds_of
 from gateway.worker.worker import Worker
-from shared.profiles import load_profile
+from shared.profiles.profile import load_profile
 from shared.schemas.designs import RoundPlan
 from shared.schemas.evaluation import ModelUnderTestInfo
 from shared.schemas.service import SERVICES

@@ -14,7 +14,7 @@ from sqlalchemy import update
 
 from gateway.database.sessions import Sessions
 from gateway.database.tables import Job, SourceImage
-from shared.storage import DirectoryStore
+from shared.media.storage import DirectoryStore
 from tests.support.databases import ON_SQLITE
 from tests.support.small_services import SmallServices, serve
 from tests.support.work_site import Site, work_until

@@ -19,10 +19,10 @@ from gateway.database.sessions import Sessions, database_now, migrate, open_engi
 from gateway.database.tables import SourceImage
 from gateway.queue import leases
 from gateway.queue.celery_tasks import send_repair, wake_worker
-from shared.celery_app import broker_fault, open_celery
+from shared.media.s3_store import S3Store
 from shared.problems import DependencyFailed
-from shared.s3_store import S3Store
 from shared.schemas.repairs import RepairLease
+from shared.service.celery_app import broker_fault, open_celery
 from tests.support.bad_days import HASTY, Day
 from tests.support.deployment import (
     ACCESS_KEY,

@@ -13,8 +13,8 @@ from sqlalchemy import func, select, update
 
 from gateway.database.sessions import Sessions
 from gateway.database.tables import Counterfactual, RecordedCall, SourceImage
+from shared.media.storage import DirectoryStore
 from shared.schemas.diffusion import RenderReply, RenderRequest
-from shared.storage import DirectoryStore
 from tests.support.databases import ON_SQLITE
 from tests.support.processes import UVICORN, Program, free_port, http_ready
 from tests.support.small_services import SmallServices

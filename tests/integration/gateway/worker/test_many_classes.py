@@ -15,10 +15,10 @@ from gateway.database.sessions import Sessions
 from gateway.database.tables import RecordedCall
 from gateway.model_services.clients import ModelServices
 from gateway.worker.worker import Worker
-from shared.celery_app import open_celery
+from shared.media.storage import DirectoryStore
 from shared.schemas.service import SERVICES
-from shared.service_settings import ServiceSettings
-from shared.storage import DirectoryStore
+from shared.service.celery_app import open_celery
+from shared.service.settings import ServiceSettings
 from tests.support.databases import ON_SQLITE
 from tests.support.listening import listen
 from tests.support.small_evaluator import write_scorer

@@ -11,13 +11,13 @@ from gateway.model_services.clients import ModelServices
 from gateway.report.markdown import report_markdown
 from gateway.results.job_rows import load_rows
 from gateway.results.measure import measure
-from shared.label_maps import VOID
+from shared.media.label_maps import VOID
+from shared.media.storage import image_key
 from shared.schemas.base import ImagePayload
 from shared.schemas.effects import Rate
 from shared.schemas.evaluation import PredictRequest
 from shared.schemas.service import SERVICES
-from shared.storage import image_key
-from shared.verdicts import verdict_of
+from shared.words.verdicts import verdict_of
 from tests.support.segmentation_jobs import add_job, scenes
 from tests.support.small_services import CLASSES
 from tests.support.work_site import Site

@@ -19,10 +19,10 @@ from gateway.results.job_rows import JobRows
 from gateway.results.realism import load_pairs
 from gateway.worker.analysis_step import with_realism, with_service_figures
 from llm_service.app import create_app as language
-from shared.endpoints import INFO
-from shared.profiles import load_profile
+from shared.profiles.profile import load_profile
 from shared.schemas.effects import Realism
 from shared.schemas.results import JobResults
+from shared.service.endpoints import INFO
 from tests.support.databases import ON_SQLITE
 from tests.support.drawn_job import add_drawn_job
 from tests.support.service_settings import settings

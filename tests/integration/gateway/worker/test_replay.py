@@ -13,12 +13,12 @@ from gateway.database.tables import Counterfactual, Image, Job, RecordedCall
 from gateway.model_services.clients import ModelServices
 from gateway.report.build import build_report
 from gateway.worker.replay import Replay, replay
-from shared.images import encode
+from shared.media.images import encode
 from shared.problems import NotFound
+from shared.profiles.weights import Server
 from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import RenderReply, RenderRequest
 from shared.schemas.service import SERVICES, ServiceInfo, WeightsInfo
-from shared.weights import Server
 from tests.support.databases import ON_SQLITE
 from tests.support.diffusion_requests import pixels
 from tests.support.json_values import value_at

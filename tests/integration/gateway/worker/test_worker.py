@@ -20,9 +20,9 @@ from gateway.queue import leases
 from gateway.queue.celery_tasks import wake_worker
 from gateway.repairs import dispatch
 from gateway.worker.worker import Worker, register
+from shared.media.storage import image_key
 from shared.problems import InvalidInput, NotReady, Overloaded
-from shared.storage import image_key
-from shared.turns import START_TIME_HEADER
+from shared.service.turns import START_TIME_HEADER
 from tests.support.databases import ON_SQLITE
 from tests.support.json_values import value_at
 from tests.support.rows import let_time_pass

@@ -19,8 +19,8 @@ from diffusion_service.editors.compose import (
     refusal,
     without,
 )
-from shared.images import Pixels
-from shared.regions import Mask
+from shared.media.images import Pixels
+from shared.media.regions import Mask
 from shared.schemas.diffusion import Composition, Place
 
 PLACES: list[Place | None] = [None, "left", "right", "top", "bottom", "middle"]

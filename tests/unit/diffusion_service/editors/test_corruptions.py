@@ -12,7 +12,7 @@ from torch import Tensor
 
 from diffusion_service.editors import corruptions
 from diffusion_service.editors.corruptions import CORRUPTIONS, corrupt
-from shared.images import Pixels
+from shared.media.images import Pixels
 from shared.problems import InvalidInput
 from shared.schemas.diffusion import SEVERITIES, Corruption, CorruptionKind
 from tinyworld.objects.demo import demo_scenes

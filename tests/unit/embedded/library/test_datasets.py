@@ -16,8 +16,8 @@ from torch.utils.data import TensorDataset
 
 from embedded.library.datasets import ImageSet, read_dataset
 from embedded.library.images import pixels_of
+from shared.media.testsets import HIDDEN
 from shared.problems import InvalidInput
-from shared.testsets import HIDDEN
 
 IMAGES = np.random.default_rng(7).integers(0, 256, (4, 6, 5, 3), dtype=np.uint8)
 LABELS = ["car", "bus", "car", "bus"]

@@ -11,7 +11,7 @@ import torch
 from PIL import ExifTags, Image
 
 from embedded.library.images import pixels_of, png_of
-from shared.images import decode
+from shared.media.images import decode
 from shared.problems import InvalidInput
 from tests.support.hostile.png import saved
 from tests.support.icc_profiles import DISPLAY_P3, rgb_profile

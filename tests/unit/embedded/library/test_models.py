@@ -21,7 +21,7 @@ from embedded.library.models import Alias, Upload, prepare_model
 from evaluator_service.models_under_test.in_process import InProcessModel
 from evaluator_service.models_under_test.kinds.classification import OnnxClassifier
 from evaluator_service.models_under_test.loading import load_folder
-from shared.images import Pixels
+from shared.media.images import Pixels
 from shared.problems import InvalidInput
 from shared.schemas.models import ModelDescription
 from tests.support.jatic_metadata import write_jatic_metadata

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from evaluator_service.models_under_test.endpoint import EndpointModel
-from shared.images import decode, encode
+from shared.media.images import decode, encode
 from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput
-from shared.profile_evaluator import ModelEndpoint
+from shared.profiles.evaluator import ModelEndpoint
 
 RANDOM = np.random.default_rng(11)
 

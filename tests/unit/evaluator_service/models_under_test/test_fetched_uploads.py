@@ -16,10 +16,10 @@ from prometheus_client import CollectorRegistry
 from evaluator_service.models_under_test.messages import Limits
 from evaluator_service.models_under_test.quarantine import Quarantine
 from evaluator_service.models_under_test.uploads import UploadedModels
-from shared.batch_metrics import BatchMetrics
-from shared.batching import BatchPolicy, MicroBatcher
 from shared.problems import DependencyFailed, InvalidInput, NotFound
 from shared.schemas.evaluation import UploadedModel
+from shared.service.batch_metrics import BatchMetrics
+from shared.service.batching import BatchPolicy, MicroBatcher
 from tests.support.archives import tarred
 
 ORIGIN = "http://store:9000"

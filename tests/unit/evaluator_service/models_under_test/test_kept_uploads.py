@@ -16,7 +16,7 @@ from evaluator_service.models_under_test.messages import Batch, Limits, Reply, r
 from evaluator_service.models_under_test.quarantine import MAX_MARKS, Quarantine
 from evaluator_service.models_under_test.sandbox import ProcessKilled, Sandbox
 from evaluator_service.models_under_test.uploads import CACHED, UploadedModels, guard
-from shared.images import Pixels
+from shared.media.images import Pixels
 from shared.problems import ModelStopped, NotFinite
 from shared.schemas.evaluation import UploadedModel
 

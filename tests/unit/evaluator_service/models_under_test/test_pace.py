@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from evaluator_service.models_under_test.uploads import Pace
-from shared.batching import BatchTooLong
-from shared.images import Pixels
+from shared.media.images import Pixels
+from shared.service.batching import BatchTooLong
 
 
 def pictures(number: int, side: int) -> list[Pixels]:

@@ -12,7 +12,7 @@ from gateway.analysis.effects import Differences
 from gateway.analysis.findings import assess
 from gateway.analysis.limits import BEYOND
 from shared.schemas.effects import Cell, CellEffect
-from shared.verdicts import is_suspected
+from shared.words.verdicts import is_suspected
 from tests.support.effects import cell, differences
 
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from gateway.analysis.effects import Integers
 from gateway.analysis.original_masks import JudgedMasks, MaskedOriginals, judge_masks
-from shared.label_maps import confusion
+from shared.media.label_maps import confusion
 
 CLASSES = 4
 Maps = NDArray[np.uint8]

@@ -19,8 +19,8 @@ from gateway.analysis.segmentation import (
     pooled_interval_obstacle,
     scores,
 )
-from shared.label_maps import OTHER, VOID, confusion, named_overlaps, overlaps, pack_counts, unpack_counts
-from shared.scores import lost_labels, whole, with_mean
+from shared.media.label_maps import OTHER, VOID, confusion, named_overlaps, overlaps, pack_counts, unpack_counts
+from shared.schemas.scores import lost_labels, whole, with_mean
 
 CLASSES = 4
 Maps = tuple[NDArray[np.uint8], NDArray[np.uint8]]

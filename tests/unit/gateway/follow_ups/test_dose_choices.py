@@ -11,8 +11,8 @@ from gateway.follow_ups import doses
 from gateway.follow_ups.doses import _fraction
 from gateway.methods import read_method
 from shared.problems import Conflict
-from shared.profile_instruct import Instruct, InstructPix2Pix, InstructServer
-from shared.profiles import load_profile
+from shared.profiles.instruct import Instruct, InstructPix2Pix, InstructServer
+from shared.profiles.profile import load_profile
 from tests.support.figures import effect, job_results, results
 
 _WEIGHTS = {"hub": "someone/editor", "revision": "0" * 40, "dtype": "float32", "gigabytes": 1, "licence": "none"}

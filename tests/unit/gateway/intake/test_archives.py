@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from gateway.intake.archive_members import ArchiveLimits
 from gateway.intake.archives import Member, members, open_members
-from shared.archives import is_archive
+from shared.media.archives import is_archive
 from shared.problems import Malformed, Problem, TooLarge
 from tests.support.hostile.packs import tarred, zipped
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from gateway.intake.intake import relabel, take_in
 from gateway.intake.sources import SourceFile, keep_image
-from shared.images import decode, encode
+from shared.media.images import decode, encode
+from shared.media.storage import DirectoryStore, image_key
+from shared.media.testsets import folder_labels
 from shared.problems import InvalidInput, Problem, TooLarge
-from shared.storage import DirectoryStore, image_key
-from shared.testsets import folder_labels
 from tests.support.gateway_under_test import picture
 from tests.support.sent_files import LIMITS, archive, sent, sources_of
 

@@ -18,11 +18,11 @@ from gateway.intake.intake import take_in
 from gateway.intake.mask_files import SentMasks
 from gateway.intake.masks import mask_reader, match_masks
 from gateway.intake.sources import NamedFile
-from shared.images import decode, encode
-from shared.label_maps import VOID
+from shared.media.images import decode, encode
+from shared.media.label_maps import VOID
+from shared.media.storage import DirectoryStore, image_key
 from shared.problems import InvalidInput, Problem
 from shared.schemas.masks import MaskSpec
-from shared.storage import DirectoryStore, image_key
 from tests.support.hostile.png import saved
 from tests.support.sent_files import LIMITS, archive, sources_of
 

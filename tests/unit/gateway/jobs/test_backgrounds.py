@@ -14,7 +14,7 @@ from gateway.methods import JobMethod
 from gateway.methods.compose import ComposeParameters
 from gateway.methods.counterfactual import UNKNOWN, Background
 from shared.problems import InvalidInput
-from shared.profiles import load_profile
+from shared.profiles.profile import load_profile
 from shared.schemas.diffusion import MOST_BACKGROUNDS
 
 

@@ -9,7 +9,7 @@ from gateway.jobs.plans import checks_off, unchecked_methods
 from gateway.methods import METHODS, JobMethod
 from gateway.methods.counterfactual import FACTORS
 from gateway.methods.dillema import DillemaParameters
-from shared.profiles import CheckCalibration, Profile, load_profile
+from shared.profiles.profile import CheckCalibration, Profile, load_profile
 from shared.schemas.effects import CheckErrors
 from shared.schemas.jobs import JobSpec
 

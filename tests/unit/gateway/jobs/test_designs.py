@@ -10,7 +10,7 @@ from gateway.jobs.designs import design_of, renderings, values_of, with_design
 from gateway.jobs.sensitivity import GroupedTruth, sensitivity_of
 from gateway.methods import JobMethod
 from shared.problems import InvalidInput
-from shared.profiles import load_profile
+from shared.profiles.profile import load_profile
 from shared.schemas.jobs import JobSpec
 
 IMAGES = 10

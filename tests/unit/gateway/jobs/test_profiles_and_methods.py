@@ -11,7 +11,7 @@ from gateway.methods.counterfactual import Change, Edit
 from gateway.methods.instruct import InstructParameters
 from gateway.methods.inverted import InversionParameters, SweepParameters
 from shared.problems import InvalidInput
-from shared.profiles import load_profile, shipped_profiles
+from shared.profiles.profile import load_profile, shipped_profiles
 from shared.schemas.jobs import JobSpec
 
 # The drawn roads have no text embedder and no masked words, `paper` no editor for instructions, the modern ones no

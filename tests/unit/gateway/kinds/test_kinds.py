@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from gateway.kinds import KINDS
-from shared.images import decode
-from shared.label_maps import OTHER, VOID
+from shared.media.images import decode
+from shared.media.label_maps import OTHER, VOID
 from shared.schemas.base import Kind
 from shared.schemas.effects import Metric
 from shared.schemas.masks import ALL_CLASSES
-from shared.scores import labels_of, whole, with_mean
+from shared.schemas.scores import labels_of, whole, with_mean
 from tests.support.paths import REPOSITORY
 
 CLASSES = ("sky", "road", "car")

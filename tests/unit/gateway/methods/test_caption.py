@@ -12,9 +12,9 @@ from gateway.methods.counterfactual import MethodImage, TaskDescription
 from gateway.methods.dillema import DillemaParameters
 from gateway.methods.lance import LanceParameters, complete_caption
 from gateway.methods.schedule import Inputs
-from shared.endpoints import Endpoint, Reply, Request, Services
 from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionRequest
+from shared.service.endpoints import Endpoint, Reply, Request, Services
 
 SOURCE = MethodImage("source-1", ImagePayload(png=b"pixels"), "bus")
 SAMPLED = CaptionSampling(temperature=1.0, top_p=0.9, captions=2, seed=4)

@@ -16,7 +16,7 @@ from gateway.methods.checks import CHECKS, check_images, judge, judge_arm, skipp
 from gateway.methods.counterfactual import Change, Edit, Factor, MethodImage, TaskDescription
 from gateway.methods.image_scores import TEMPLATES
 from shared.problems import InvalidInput
-from shared.profiles import load_profile, shipped_profiles
+from shared.profiles.profile import load_profile, shipped_profiles
 from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import RenderReply
 from shared.schemas.evaluation import EmbedReply, EmbedRequest, StructureReply, StructureRequest

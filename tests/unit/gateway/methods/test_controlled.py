@@ -15,9 +15,9 @@ from gateway.methods.controlled import ControlledParameters, HeldShapes, judge_r
 from gateway.methods.counterfactual import Change
 from gateway.methods.dillema import DillemaParameters
 from gateway.methods.text_checks import check_protected_classes
-from shared.images import encode
+from shared.media.images import encode
 from shared.problems import InvalidInput
-from shared.profiles import Profile, load_profile
+from shared.profiles.profile import Profile, load_profile
 from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import ProtectedRegion, ProtectionReply, RegionOutcome, Rendering
 from shared.schemas.jobs import JobSpec

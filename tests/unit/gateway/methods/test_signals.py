@@ -8,12 +8,12 @@ from gateway.methods.arms import RenderedArm
 from gateway.methods.counterfactual import ACCEPTED, Change, Edit, MethodImage, Scores, TaskDescription, Verdict
 from gateway.methods.schedule import Inputs
 from gateway.methods.validity import CheckParameters, caption_signals, judge_validity, signal_scores
-from shared.endpoints import Endpoint, Reply, Request, Services
 from shared.schemas.base import Contract, ImagePayload
 from shared.schemas.caption import CaptionReply, CaptionRequest
 from shared.schemas.effects import Estimate
 from shared.schemas.evaluation import JudgeReply, JudgeRequest, ShapesOutcome, ShapesReply, ShapesRequest
 from shared.schemas.validity import Signal, SignalWeight, ValidityModel, signals_of
+from shared.service.endpoints import Endpoint, Reply, Request, Services
 
 SOURCE = MethodImage("source", ImagePayload(png=b"source"), "bus")
 TASK = TaskDescription("name it", ("bus", "car"))

@@ -10,8 +10,8 @@ from gateway.methods.counterfactual import Change, Edit, Factor, MethodImage, Sc
 from gateway.methods.similarity import check_texts
 from gateway.methods.text_checks import check_caption, check_change, check_keyword, differing_part
 from gateway.methods.words import content_words, names_class, occurrences, stem
-from shared.images import encode
-from shared.profiles import load_profile
+from shared.media.images import encode
+from shared.profiles.profile import load_profile
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import EmbedTextsReply, EmbedTextsRequest
 

@@ -15,7 +15,7 @@ from gateway.methods.checks import CHECKS, UNCALIBRATED, factors_off, judge
 from gateway.methods.counterfactual import FACTORS, Change, Edit, Factor
 from gateway.methods.similarity import check_meaning
 from shared.problems import InvalidInput
-from shared.profiles import load_profile
+from shared.profiles.profile import load_profile
 from shared.schemas.jobs import JobSpec
 from shared.schemas.thresholds import IMAGE_CHECKS, TEXT_CHECKS, ImageThresholds, TextThresholds
 

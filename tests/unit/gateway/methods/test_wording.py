@@ -8,7 +8,7 @@ import pytest
 from gateway.methods.checks import judge
 from gateway.methods.controlled import HeldShapes, judge_regions
 from gateway.methods.counterfactual import Change, Edit
-from shared.images import encode
+from shared.media.images import encode
 from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import ProtectedRegion, ProtectionReply, RegionOutcome
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from embedded.serving import ListeningPort
 from gateway.model_services.clients import ModelServices, join, parts
-from shared.asgi import BoundedRequests
-from shared.endpoints import Services
-from shared.images import encode
+from shared.media.images import encode
 from shared.schemas.base import MAX_MESSAGE_BYTES, MAX_WORKING_SIDE, ImagePayload
 from shared.schemas.evaluation import EmbedReply, EmbedRequest, StructureReply, StructureRequest
 from shared.schemas.service import SERVICES
+from shared.service.asgi import BoundedRequests
+from shared.service.endpoints import Services
 
 
 @given(sizes=st.lists(st.integers(0, 300), min_size=1, max_size=16), most=st.integers(700, 3_000))

@@ -11,9 +11,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from gateway.model_services.clients import ModelServices
-from shared.endpoints import Endpoint
 from shared.problems import Problem
 from shared.schemas.base import Contract
+from shared.service.endpoints import Endpoint
 from tests.support.threads import background
 from tests.support.work_site import wait_for
 

@@ -8,8 +8,8 @@ from pydantic import JsonValue
 
 from gateway.model_services.recurring import RecurringReplies
 from gateway.model_services.vectors import LARGE, with_vectors, without_vectors
+from shared.media.storage import DirectoryStore, ObjectMissing
 from shared.schemas.evaluation import EmbedTextsReply
-from shared.storage import DirectoryStore, ObjectMissing
 
 KEY = "calls/ab/abcd.npz"
 

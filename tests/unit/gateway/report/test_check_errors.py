@@ -7,7 +7,7 @@ import pytest
 from gateway.database.tables import Job
 from gateway.methods import read_method
 from gateway.report.build import _calibration
-from shared.profiles import CheckCalibration
+from shared.profiles.profile import CheckCalibration
 from shared.schemas.base import JsonObject
 from shared.schemas.effects import CheckErrors
 from tests.support.service_infos import evaluator_with_scorer

@@ -10,7 +10,7 @@ from gateway.report.page import environment
 from gateway.report.words import null_arm, with_code
 from gateway.results.wording import weakness_in_words
 from shared.schemas.effects import Cell, ChangedImages, Confirmation, Panel
-from shared.wording import NO_FINDING, NO_PAIR_COUNTS
+from shared.words.wording import NO_FINDING, NO_PAIR_COUNTS
 from tests.support.counterfactual_views import counterfactual_view
 from tests.support.figures import effect, job_results, results
 

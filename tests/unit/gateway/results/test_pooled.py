@@ -16,9 +16,9 @@ from gateway.kinds.segmentation import PixelDetail, PixelScores, segmentation_me
 from gateway.results.pairing import triples
 from gateway.results.rows import ScoreColumns
 from gateway.results.stream import SourceRow, SourceRows
-from shared.label_maps import named_overlaps, pack_counts
+from shared.media.label_maps import named_overlaps, pack_counts
 from shared.schemas.metrics import SegmentationMetrics
-from shared.scores import with_mean
+from shared.schemas.scores import with_mean
 
 CLASSES = ("road", "car")
 Counts = NDArray[np.int64]

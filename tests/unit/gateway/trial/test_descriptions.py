@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gateway.trial.steps import describe, generated_pictures
-from shared.images import encode
+from shared.media.images import encode
 from shared.schemas.base import Contract, ImagePayload
 from shared.schemas.caption import CaptionReply
 from shared.schemas.diffusion import InstructReply, RenderReply

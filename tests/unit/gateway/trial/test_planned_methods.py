@@ -8,9 +8,9 @@ import pytest
 from gateway.methods import JobMethod
 from gateway.model_services.clients import ModelServices
 from gateway.trial.try_image import TrialImage, planned_methods, try_image
-from shared.images import encode
+from shared.media.images import encode
 from shared.problems import InvalidInput
-from shared.profiles import load_profile
+from shared.profiles.profile import load_profile
 from shared.schemas.jobs import JobSpec
 
 SPEC = JobSpec(task_description="classify the vehicle", models=[])

@@ -39,8 +39,8 @@ from research.measure.repair.roads import (
 )
 from research.networks.segmenters import class_masks, new_road_segmenter
 from research.paper_tables.dillema_tables import road_repairs
+from shared.profiles.weights import Weights
 from shared.schemas.repairs import CONTROLS, TRAINED, Arm, RepairRequest
-from shared.weights import Weights
 from tests.support.repair_views import finished_repair
 from tinyworld.domain.scenes import scenes_without
 from tinyworld.drawing.canvas import Image

@@ -1,0 +1,171 @@
+"""Chat completions and scored prompts of any OpenAI-compatible server, through OpenAI's client.
+
+Import this module only if the profile names such a server: the client takes half a second to import.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+
+from openai import omit
+from openai.types.chat import ChatCompletion, ChatCompletionMessage, ChatCompletionMessageParam
+from openai.types.shared_params import ResponseFormatJSONSchema
+from pydantic import ValidationError
+
+from shared.problems import DependencyFailed, NotFinite
+from shared.profiles.weights import Server
+from shared.service.completion import Completion
+from shared.service.openai_connection import OpenAIConnection
+from shared.service.server_replies import answer_in, reasoning_length, unusable
+
+TOP_LOGPROBS = 10  # tokens among which "yes" and "no" are looked for
+
+
+class ChatServer:
+    """Sends requests to `server`, repeated as `OpenAIConnection` does. The deadline ends every call."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self._connection = OpenAIConnection(server)
+
+    async def complete(
+        self,
+        messages: Iterable[ChatCompletionMessageParam],
+        deadline: float,
+        *,
+        temperature: float,
+        seed: int,
+        max_tokens: int,
+        min_tokens: int = 0,
+        top_p: float = 1.0,
+        json_schema: dict[str, object] | None = None,
+    ) -> Completion:
+        """`POST /chat/completions`. Raises DeadlineExceeded, InvalidInput (the server's refusal), DependencyFailed.
+
+        `min_tokens` is an extension of vLLM and others; a server that lacks it says so.
+        """
+        async with self._connection.problems(deadline):
+            reply = await self._connection.client.chat.completions.create(
+                model=self.server.model,
+                messages=messages,
+                temperature=temperature,
+                top_p=top_p if top_p < 1 else omit,
+                seed=seed,
+                max_tokens=max_tokens,
+                response_format=omit if json_schema is None else _response_format(json_schema),
+                extra_body={"min_tokens": min_tokens} if min_tokens else None,
+                extra_headers=self._connection.headers,
+            )
+        return self._completion(reply)
+
+    def _completion(self, reply: ChatCompletion) -> Completion:
+        try:
+            choice, usage = reply.choices[0], reply.usage
+            message = choice.message
+            return Completion(
+                text=answer_in(message.content or ""),
+                instead="" if message.content else _instead(message),
+                finished=choice.finish_reason != "length",
+                prompt_tokens=usage.prompt_tokens if usage else 0,
+                completion_tokens=usage.completion_tokens if usage else 0,
+            )
+        except (*_UNREADABLE, ValidationError) as error:
+            raise DependencyFailed(f"{self.server.url} did not return a chat completion: {str(reply)[:200]}") from error
+
+    async def score(self, text: str, deadline: float) -> tuple[float, int]:
+        """Sum of the natural-log probabilities of all tokens of the text except the first, and their number.
+
+        Uses `/completions` with `echo`, as vLLM offers it; raises DependencyFailed for a server without it, and
+        NotFinite.
+        """
+        async with self._connection.problems(deadline):
+            reply = await self._connection.client.completions.create(
+                model=self.server.model,
+                prompt=text,
+                echo=True,
+                logprobs=1,
+                max_tokens=1,
+                temperature=0,
+                extra_headers=self._connection.headers,
+            )
+        try:
+            logprobs = reply.choices[0].logprobs
+            values: Sequence[float | None] = (logprobs and logprobs.token_logprobs) or ()
+        except _UNREADABLE:
+            values = ()
+        # With `echo` the first token has no probability (null); the last one is the generated one.
+        if len(values) < 2 or values[0] is not None:
+            raise DependencyFailed(f"{self.server.url} does not score prompts (`echo` with `logprobs`); vLLM does")
+        scored = [value for value in values[1:-1] if value is not None]
+        try:
+            total = sum(scored)
+        except TypeError as error:
+            raise DependencyFailed(f"{self.server.url} returned log-probabilities that are no numbers") from error
+        if not math.isfinite(total):
+            raise NotFinite(f"{self.server.url} returned log-probabilities with NaN or infinity")
+        return total, len(scored)
+
+    async def yes(self, messages: Iterable[ChatCompletionMessageParam], deadline: float) -> float:
+        """The probability of "yes" against "no" as the first word of an answer, 0 to 1; raises as `complete` does.
+
+        From the log-probabilities of the answer's first token where the server returns them and they hold either word,
+        else 0 or 1 by the word itself. Raises UnusableReply if the answer is neither.
+        """
+        async with self._connection.problems(deadline):
+            reply = await self._connection.client.chat.completions.create(
+                model=self.server.model,
+                messages=messages,
+                temperature=0,
+                seed=0,
+                max_tokens=8,
+                logprobs=True,
+                top_logprobs=TOP_LOGPROBS,
+                extra_headers=self._connection.headers,
+            )
+        completion = self._completion(reply)
+        for candidates in (_first_tokens(reply), [(completion.text, 0.0)]):
+            probabilities = {True: 0.0, False: 0.0}
+            for token, logprob in candidates:
+                answer = _yes_or_no(token)
+                if answer is not None:
+                    probabilities[answer] += math.exp(min(logprob, 0.0))
+            total = sum(probabilities.values())
+            if total > 0:
+                return probabilities[True] / total
+        sentence = "answered a question for yes or no with neither; turn reasoning off there, or use another judge"
+        raise unusable(self.server.url, "neither yes nor no", sentence, completion.text or completion.instead)
+
+
+# The client does not validate replies: any part of one may be missing or of another type.
+_UNREADABLE = (AttributeError, IndexError, TypeError)
+
+
+def _instead(message: ChatCompletionMessage) -> str:
+    """A message's refusal or reasoning, which some servers send without a text."""
+    fields = ("refusal", "reasoning_content", "reasoning")
+    return next((text for name in fields if isinstance(text := getattr(message, name, None), str)), "")
+
+
+def _first_tokens(reply: ChatCompletion) -> list[tuple[str, float]]:
+    """The likeliest first tokens of the answer that are a word, with their log-probabilities; empty without any."""
+    try:
+        positions = (reply.choices[0].logprobs and reply.choices[0].logprobs.content) or []
+        unread = reasoning_length("".join(position.token for position in positions))
+        for position in positions:
+            if unread <= 0 and position.token.strip():  # a server may begin with a space or a line break
+                return [(token.token, float(token.logprob)) for token in position.top_logprobs]
+            unread -= len(position.token)
+    except (*_UNREADABLE, ValueError):
+        return []
+    return []
+
+
+def _yes_or_no(text: str) -> bool | None:
+    word = re.match(r"\W*(?:(?:the )?answer(?: is)?\W+)?(yes|no)\b", text, re.IGNORECASE)
+    return None if word is None else word[1].lower() == "yes"
+
+
+def _response_format(schema: dict[str, object]) -> ResponseFormatJSONSchema:
+    return {"type": "json_schema", "json_schema": {"name": "reply", "strict": True, "schema": schema}}

@@ -1,0 +1,1 @@
+"""Results in words, the same on terminals, on pages and in reports."""

@@ -1,0 +1,209 @@
+"""The verdict on a model under test under a method, the same on pages, in reports, as Markdown and on terminals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from shared.schemas.effects import BEYOND, LEAST_SOURCES, CellEffect, Interval, Metric
+from shared.schemas.results import JobResults, ModelResults
+from shared.words.wording import (
+    SCORE_WORDS,
+    change_in_words,
+    class_in_words,
+    interval,
+    nothing_accepted,
+    open_effect_sentence,
+    points,
+)
+
+SELDOM = 0.05  # probability below which chance does not explain a drop
+VerdictKind = Literal["weakness", "not settled", "no weakness", "nothing compared", "too few images", "not testable"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelVerdict:
+    """What the cells of one model under test under one method show together.
+
+    `weakness`: a cell is a weakness. `not settled`: none is, and a cell is a suspected one, or has a drop that
+    `is_suspected`. `no weakness`: cells
+    were tested, and neither holds. `nothing compared`: no edit was accepted. `too few images`: no cell could be tested,
+    and none has a suspected drop. `not testable`: the model is not right on the originals, or nothing else was found
+    and it is not shown to be; `originals` says why.
+
+    `weaknesses`: the strongest first. `tested` and `untested` are all cells. `unsettled`: cells without a finding whose
+    drop `is_suspected`; the first lost the most images, so that one lost image of one does not come before 9 of 10.
+    """
+
+    kind: VerdictKind
+    weaknesses: list[CellEffect]
+    tested: list[CellEffect]
+    untested: list[CellEffect]
+    unsettled: list[CellEffect]
+    originals: str = ""
+
+
+def is_suspected(difference: float, interval: Interval | None, n: int, margin: float = BEYOND) -> bool:
+    """Whether a difference that no test established may well be real: it must not read as "nothing found".
+
+    It is larger than the margin (0 … 1), in either direction, and the 95 % interval excludes zero. In a tested cell,
+    only the correction for many cells, or too few images, then stand in its way. Without an interval, because there are
+    too few images (or groups, `n` of either): so many are lost, less those gained, that if only the margin were lost,
+    fewer than 5 % of such cells would lose as many. For 5 points those are 2 of 2 to 7, and 3 of 8 to 11.
+    """
+    if abs(difference) <= margin:
+        return False
+    if interval is not None:
+        return interval.low > 0 or interval.high < 0
+    lost = math.floor(abs(difference) * n + 1e-9)
+    return sum(math.comb(n, k) * margin**k * (1 - margin) ** (n - k) for k in range(lost, n + 1)) < SELDOM
+
+
+def suspected_drops(of: ModelResults) -> list[CellEffect]:
+    """The suspected weaknesses, and the other cells without a finding whose drop `is_suspected`."""
+    return [effect for effect in of.cells if effect.standing == "suspected weakness" or _is_open(effect)]
+
+
+def _is_open(effect: CellEffect) -> bool:
+    if effect.standing not in ("nothing found", "too few images") or effect.delta_accuracy >= 0:
+        return False
+    return is_suspected(effect.delta_accuracy, effect.interval, effect.groups or effect.sources)
+
+
+def verdict_of(results: JobResults, of: ModelResults) -> ModelVerdict:
+    """The verdict on one of a job's results."""
+    weaknesses = [effect for effect in of.cells if effect.standing == "weakness"]
+    tested = [effect for effect in of.cells if effect.standing != "too few images"]
+    untested = [effect for effect in of.cells if effect.standing == "too few images"]
+    unsettled = sorted(suspected_drops(of), key=lost_images, reverse=True)
+    kind: VerdictKind = "too few images"
+    if weaknesses:
+        kind = "weakness"
+    elif unsettled:
+        kind = "not settled"
+    elif tested:
+        kind = "no weakness"
+    elif nothing_accepted(results, of.method):
+        kind = "nothing compared"
+    check = of.originals
+    if check and (check.standing == "unsound" or (kind == "no weakness" and not check.lets_pass)):
+        kind = "not testable"
+    return ModelVerdict(kind, weaknesses, tested, untested, unsettled, of.originals.sentence if of.originals else "")
+
+
+def not_testable_sentences(results: JobResults) -> list[str]:
+    """For each model without a verdict, why: "`street` has no verdict. Not testable: …"."""
+    sentences = {
+        of.model: f"`{of.model}` has no verdict. {verdict.originals}"
+        for of in results.results
+        if (verdict := verdict_of(results, of)).kind == "not testable"
+    }
+    return list(sentences.values())
+
+
+def any_testable(results: JobResults) -> bool:
+    """Whether a model may have a verdict, or no model was under test."""
+    return not results.results or any(verdict_of(results, of).kind != "not testable" for of in results.results)
+
+
+def originals_hints(results: JobResults) -> list[str]:
+    """What else is to be said of models on their originals: "`street`: Right on 64 % (…) of the originals. If …"."""
+    hints = {
+        of.model: f"`{of.model}`: {verdict.originals}"
+        for of in results.results
+        if (verdict := verdict_of(results, of)).kind != "not testable" and verdict.originals
+    }
+    return list(hints.values())
+
+
+def lost_images(effect: CellEffect) -> float:
+    """How many source images a drop lost, by which unsettled drops are ordered."""
+    return -effect.delta_accuracy * effect.sources
+
+
+def most_severe(results: JobResults, among: Sequence[ModelResults]) -> ModelResults | None:
+    """The first result with a weakness, else the one whose unsettled drop lost the most images, else the first."""
+
+    def rank(result: ModelResults) -> tuple[int, float]:
+        verdict = verdict_of(results, result)
+        if verdict.kind == "not settled":
+            return 1, -lost_images(verdict.unsettled[0])
+        return 0 if verdict.kind == "weakness" else 2, 0
+
+    return min(among, key=rank, default=None)
+
+
+def verdict_sentence(verdict: ModelVerdict, metric: Metric = "accuracy") -> str:
+    """The verdict in words, classes between backticks: "1 weakness, first: `bus` with weather changed to night."."""
+    if verdict.kind == "not testable":
+        return verdict.originals
+    if verdict.kind == "weakness":
+        count, first = len(verdict.weaknesses), verdict.weaknesses[0].cell
+        weaknesses = f"{count} weakness{'' if count == 1 else 'es'}, first"
+        suspected = sum(effect.standing == "suspected weakness" for effect in verdict.tested)
+        more = f" {suspected} more suspected." if suspected else ""
+        return f"{weaknesses}: {class_in_words(first, '`')} {change_in_words(first)}.{more}"
+    if verdict.kind == "no weakness":
+        return f"No weakness found {lowest_effect_sentence(verdict, metric)}"
+    untested = "Nothing was compared." if verdict.kind == "nothing compared" else _too_few_sentence(verdict)
+    return not_settled_sentence(verdict, metric) or untested
+
+
+def _too_few_sentence(verdict: ModelVerdict) -> str:
+    """ "Nothing was tested: too few images. A cell needs 12 with an accepted edit; `bus` … has the most, 7."."""
+    sentence = "Nothing was tested: too few images."
+    if not verdict.untested:
+        return sentence
+    largest = max(verdict.untested, key=lambda effect: effect.groups or effect.sources)
+    units, count = ("groups", largest.groups) if largest.groups else ("images", largest.sources)
+    cell = f"{class_in_words(largest.cell, '`')} {change_in_words(largest.cell)}"
+    return f"{sentence} A cell needs {LEAST_SOURCES} {units} with an accepted edit; {cell} has the most, {count}."
+
+
+def lowest_effect_sentence(verdict: ModelVerdict, metric: Metric = "accuracy") -> str:
+    """ "in 12 tested cells. Lowest effect: −4 points, 95 % interval −9 to +1, not significant."."""
+    lowest = min(verdict.tested, key=lambda effect: effect.delta_accuracy)
+    limits, unit = lowest.interval, SCORE_WORDS[metric].unit
+    judged = ""
+    if limits is not None and limits.low <= 0 <= limits.high:
+        judged = ", not significant"
+    elif lowest.delta_accuracy < 0:
+        judged = f", not beyond {round(100 * BEYOND)} points"
+    figures = f"{points(lowest.delta_accuracy)} {unit}, 95 % interval {interval(limits)}{judged}"
+    return f"in {_cells(len(verdict.tested), 'tested ')}. Lowest effect: {figures}."
+
+
+def not_settled_sentence(verdict: ModelVerdict, metric: Metric = "accuracy") -> str:
+    """The first unsettled drop, what would settle it, and how many cells are open; "" for other verdicts."""
+    if verdict.kind != "not settled":
+        return ""
+    return f"Not settled: {open_effect_sentence(verdict.unsettled[0], metric)}. {open_cells_sentence(verdict)}"
+
+
+def open_cells_sentence(verdict: ModelVerdict) -> str:
+    """ "2 of 10 tested cells are suspected weaknesses. 1 of 10 tested cells dropped, not significant. 3 of 13 cells …".
+
+    Each sentence is left out if it is of no cell. The last: "3 of 13 cells have too few images to test, 1 of them …".
+    """
+    suspected = sum(effect.standing == "suspected weakness" for effect in verdict.unsettled)
+    dropped = sum(effect.standing == "nothing found" for effect in verdict.unsettled)
+    of_tested, sentences = f"of {_cells(len(verdict.tested), 'tested ')}", []
+    if suspected:
+        are = "is a suspected weakness" if suspected == 1 else "are suspected weaknesses"
+        sentences.append(f"{suspected} {of_tested} {are}.")
+    if dropped:
+        sentences.append(f"{dropped} {of_tested} dropped, not significant.")
+    if verdict.untested:
+        have = "has" if len(verdict.untested) == 1 else "have"
+        drops = len(verdict.unsettled) - suspected - dropped
+        sentences.append(
+            f"{len(verdict.untested)} of {_cells(len(verdict.tested) + len(verdict.untested))} {have} too few images "
+            f"to test, {drops} of them with {'a drop' if drops == 1 else 'drops'} beyond 5 points."
+        )
+    return " ".join(sentences)
+
+
+def _cells(count: int, tested: str = "") -> str:
+    return f"{count} {tested}cell{'' if count == 1 else 's'}"
