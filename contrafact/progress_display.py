@@ -1,4 +1,4 @@
-"""Progress of long commands: a bar on a terminal, plain lines elsewhere.
+"""Progress of long commands: a bar on a terminal, one line that changes in a notebook, plain lines elsewhere.
 
 In logs of CI and containers, a line is written at every 10 % and at least every 30 seconds, but at most every 5
 seconds. The first and the last line are always written.
@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console, RenderableType
@@ -33,6 +34,9 @@ from contrafact.client import Client
 from contrafact.command_line import messages, print_output
 from shared.schemas.jobs import JobDetail
 from shared.words.stages import stage_words
+
+if TYPE_CHECKING:
+    from IPython.display import DisplayHandle
 
 LONGEST_SILENCE_SECONDS = 30.0
 SHORTEST_GAP_SECONDS = 5.0
@@ -82,6 +86,7 @@ class ProgressDisplay:
         self._written_at: float | None = None
         self._written_tenth = 0
         self._lock = threading.RLock()
+        self._in_notebook: DisplayHandle | None = None
         # Many CI systems set FORCE_COLOR for log files. Rich then assumes a terminal.
         self._bar = _Bar(console, unit) if console.is_interactive and console.file.isatty() else None
         self._task = self._bar.add_task(stage, total=None) if self._bar else None
@@ -134,8 +139,21 @@ class ProgressDisplay:
         count = _count_words(self._done, self._total, self._unit) if self._total else ""
         words = " · ".join(filter(None, [", ".join(filter(None, [count, self._detail])), self._pace_words()]))
         line = f"{datetime.now():%H:%M:%S}  {self._stage}  {words}".rstrip()
+        if self._console.is_jupyter:
+            self._replace(line)
+            return
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
         self._console.file.flush()
+
+    def _replace(self, line: str) -> None:
+        """Put the line in the place of the one before, in the notebook's output."""
+        from IPython.display import display
+
+        text = {"text/plain": line}
+        if self._in_notebook is None:
+            self._in_notebook = display(text, raw=True, display_id=True)  # type: ignore[no-untyped-call]
+        else:
+            self._in_notebook.update(text, raw=True)  # type: ignore[no-untyped-call]
 
 
 class _Bar(Progress):
