@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,14 +12,21 @@ from research.scale.copied_rows import make_large_job
 from research.scale.deletion import make_large, measure
 from research.scale.site import Pace, running
 from shared.schemas.service import ServiceName
+from tests.support.deployment import open_directory
 
 IMAGES, ROWS, UNWORKED = 60, 3_060, 30
 
 
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with open_directory() as path:
+        yield path
+
+
 @pytest.mark.slow
-def test_a_large_job_costs_an_image_what_a_small_one_does(tmp_path: Path) -> None:
+def test_a_large_job_costs_an_image_what_a_small_one_does(folder: Path) -> None:
     paces: dict[ServiceName, Pace] = {"diffusion_service": Pace(seconds=0.05, replicas=2)}
-    with running(tmp_path, paces, workers=2, in_flight=4) as site:
+    with running(folder, paces, workers=2, in_flight=4) as site:
         intake(site, IMAGES)
         job = str(stored_rows(site)["job"])
         small = work(site, job, IMAGES)
@@ -37,8 +45,8 @@ def test_a_large_job_costs_an_image_what_a_small_one_does(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_a_large_job_is_deleted_while_another_one_runs(tmp_path: Path) -> None:
-    with running(tmp_path, {}, workers=2, in_flight=4) as site:
+def test_a_large_job_is_deleted_while_another_one_runs(folder: Path) -> None:
+    with running(folder, {}, workers=2, in_flight=4) as site:
         intake(site, IMAGES)
         small = str(stored_rows(site)["job"])
         work(site, small, IMAGES)

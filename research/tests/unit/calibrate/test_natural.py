@@ -20,8 +20,8 @@ FACTORS = ("weather", "background", "domain")
 def labelled(method: str, number: int, random: np.random.Generator) -> LabelledEdit:
     """An edit of its own source; the caption score tells valid from invalid, the other scores do not."""
     valid = bool(random.random() < 0.5)
-    scores = {name: float(random.normal()) for name in ("structure", "label", "fit")}
-    scores |= {"caption": float(random.normal()) + 4 * valid, "label_margin": 0.5}
+    scores = {name: float(random.normal()) for name in ("structure", "fit")}
+    scores |= {"caption": float(random.normal()) + 4 * valid, "label": float(random.random()), "label_margin": 0.5}
     record = Record(
         id=f"{number:05d}", arm="edit", source=f"{method}-{number}", image=f"{number}", label=LABELS[number % 2],
         field="weather", factor=FACTORS[number % 3], from_value="clear", to_value="rain", caption="", new_caption="",
