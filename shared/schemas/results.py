@@ -413,7 +413,7 @@ class CounterfactualDetail(CounterfactualView):
 
 
 class ResultsPage(Contract):
-    """`GET /jobs/{id}/results`: the metrics (null until the job is done) and a page of counterfactuals.
+    """`GET /jobs/{id}/results`: the metrics (null until the job is done, or if not asked for) and a page of rows.
 
     Counterfactuals come in the order of (source position, method, ordinal); `next` is the cursor of the following page.
     """
