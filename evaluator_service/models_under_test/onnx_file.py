@@ -107,9 +107,9 @@ def _sample_image() -> Pixels:
 
 
 def trial_images() -> list[Pixels]:
-    """Noise, noise of much contrast, and dark noise, which are tried beside a grey image."""
+    """The image of `OnnxFile.sample`, noise, noise of much contrast, and dark noise."""
     noise = np.random.default_rng(0).integers(0, 256, (_SAMPLE_SIDE, _SAMPLE_SIDE, 3), dtype=np.uint8)
-    return [noise, 255 * (noise // 128), noise // 8]
+    return [_sample_image(), noise, 255 * (noise // 128), noise // 8]
 
 
 def _session(data: bytes, device: str) -> Any:

@@ -13,6 +13,7 @@ from shared.problems import InvalidInput, NotFinite
 from shared.schemas.models import Output
 
 NOT_FINITE = "the model answered NaN or infinity; check its weights and its preprocessing"
+DEPENDENT = 0.1  # of the range of answers: more than half precision changes
 ClassNames = Sequence[str] | Mapping[str, int | Sequence[int]]
 
 
@@ -51,6 +52,17 @@ class NamedOutputs:
 def finite(answers: Iterable[NDArray[Any]]) -> list[NDArray[Any] | NotFinite]:
     """A model's answers, NotFinite in place of those with NaN or infinity."""
     return [answer if np.isfinite(answer).all() else NotFinite(NOT_FINITE) for answer in answers]
+
+
+def refuse_dependence(alone: NDArray[Any], together: NDArray[Any]) -> None:
+    """Raise InvalidInput if the answers to an image, `alone` and beside others, differ by more than rounding."""
+    if not (np.isfinite(alone).all() and np.isfinite(together).all()):
+        return  # refused elsewhere
+    if np.abs(alone - together).max() > DEPENDENT * np.ptp([alone, together]):
+        raise InvalidInput(
+            "the model gives one image different answers, alone and beside another image in a batch, as BatchNorm and "
+            "Dropout do in training; call its eval() before it is exported or tested"
+        )
 
 
 def output_of(rows: NDArray[np.floating], declared: Output | None, last_operator: str) -> Output:

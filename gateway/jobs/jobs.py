@@ -153,10 +153,10 @@ def plan_of(session: Session, owner: str, job_id: str, working_side: int) -> Job
     """A job's plan, as a dry run would have shown it."""
     job = find(session, owner, job_id)
     s = SourceImage
-    truths = select(s.ground_truth, s.mask_classes, s.file_name, s.group_name, Image.width, Image.height, Image.digest)
+    truths = select(s.ground_truth, s.mask_classes, s.file_name, s.group_name, Image.width, Image.height)
     images = [
-        PlannedImage(name, classes or ([] if label is None else [label]), group, max(width, height), digest)
-        for label, classes, name, group, width, height, digest in session.execute(
+        PlannedImage(name, classes or ([] if label is None else [label]), group, max(width, height))
+        for label, classes, name, group, width, height in session.execute(
             truths.join(Image, s.digest == Image.digest).where(s.job_id == job_id)
         )
     ]

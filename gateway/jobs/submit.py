@@ -150,10 +150,8 @@ def _lines(intake: Intake) -> list[str]:
 
 
 def _planned_image(source: SourceFile) -> PlannedImage:
-    side, digest = None, source.upload
-    if source.image is not None:
-        side, digest = max(source.image.width, source.image.height), source.image.digest
-    return PlannedImage(source.name, truths_of(source), source.group, side, digest)
+    side = None if source.image is None else max(source.image.width, source.image.height)
+    return PlannedImage(source.name, truths_of(source), source.group, side)
 
 
 def _failures(sources: Sequence[SourceFile]) -> list[ImageFailure]:

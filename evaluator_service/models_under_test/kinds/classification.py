@@ -19,7 +19,7 @@ from transformers import AutoModelForImageClassification
 from evaluator_service.models_under_test.hub import load_hub_model, own_names
 from evaluator_service.models_under_test.kinds.model_kind import Answer, ModelKind, ReadArray
 from evaluator_service.models_under_test.onnx_file import OnnxFile, trial_images
-from evaluator_service.models_under_test.outputs import ClassNames, NamedOutputs, output_of, softmax
+from evaluator_service.models_under_test.outputs import ClassNames, NamedOutputs, output_of, refuse_dependence, softmax
 from evaluator_service.models_under_test.preprocessing import processors
 from evaluator_service.models_under_test.trainable import Opener, Trainable, TrainingExample, opened_chunks
 from shared.media.images import Pixels
@@ -76,8 +76,9 @@ class OnnxClassifier:
     def __init__(self, folder: Path, description: ModelDescription, *, device: str) -> None:
         """Check and load `model.onnx` of a folder. Raises InvalidInput, and what onnxruntime raises."""
         self._file = OnnxFile(folder, description, ("pictures", "classes"), device)
-        rows = np.concatenate([self._file.sample, self._file.rows(trial_images())])
+        rows = self._file.rows(trial_images())
         self._output = output_of(rows, description.output, self._file.last_operator)
+        refuse_dependence(self._file.sample[0], rows[0])
         self._outputs = NamedOutputs(rows.shape[1], self._file.names(), description.classes)
         self.classes = self._outputs.classes
 

@@ -23,8 +23,8 @@ from transformers import AutoModelForSemanticSegmentation
 
 from evaluator_service.models_under_test.hub import load_hub_model, own_names
 from evaluator_service.models_under_test.kinds.model_kind import Answer, ModelKind, ReadArray
-from evaluator_service.models_under_test.onnx_file import OnnxFile
-from evaluator_service.models_under_test.outputs import NOT_FINITE, ClassNames, NamedOutputs
+from evaluator_service.models_under_test.onnx_file import OnnxFile, trial_images
+from evaluator_service.models_under_test.outputs import NOT_FINITE, ClassNames, NamedOutputs, refuse_dependence
 from evaluator_service.models_under_test.preprocessing import processors
 from evaluator_service.models_under_test.trainable import IGNORED, Opener, Trainable, TrainingExample, opened_chunks
 from shared.chunks import chunks
@@ -84,6 +84,7 @@ class OnnxSegmenter:
         self._file = OnnxFile(folder, description, ("pictures", "classes", "height", "width"), device, whole=True)
         outputs = self._file.sample.shape[1]
         _refuse_many(outputs)
+        refuse_dependence(self._file.sample[0], self._file.rows(trial_images()[:2])[0])
         self._outputs = NamedOutputs(outputs, self._file.names(), description.classes)
         self.classes = self._outputs.classes
 
