@@ -131,15 +131,13 @@ class DiffusionModel:
         controls = chosen_controls(request.control, request.control_scale, request.controls)
         self._check_kinds({control.kind for control in controls})
         width, height = source.geometry.padded
-        rendered = await self._run(
-            self._controlnet.render,
-            BatchKey(width, height, request.steps, request.guidance, controls),
-            [
-                RenderItem(source, rendering, request.negative_prompt, request.protection)
-                for rendering in request.renderings
-            ],
-            deadline,
-        )
+        key = BatchKey(width, height, request.steps, request.guidance, controls)
+        items = [
+            RenderItem(source, rendering, request.negative_prompt, request.protection)
+            for rendering in request.renderings
+        ]
+        await asyncio.to_thread(self._controlnet.prepare, key, items)
+        rendered = await self._run(self._controlnet.render, key, items, deadline)
         return await asyncio.to_thread(render_reply, source, request, controls, rendered)
 
     async def edit(self, request: EditRequest, deadline: float) -> EditReply:
@@ -150,6 +148,8 @@ class DiffusionModel:
         """
         self._check_regions({request.control} - {"none", "empty"})
         source = await asyncio.to_thread(self._source, request.source)
+        if request.control not in ("none", "empty"):
+            await asyncio.to_thread(self._controlnet.images.prepare, source, ["canny"], [request.control])
         caption = self._networks.prompts.fit(request.caption)
         words = self._networks.prompts.words
         tokens = [

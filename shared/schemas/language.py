@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from shared.schemas.base import Contract
+from shared.schemas.caption import TopP
 
 Text = Annotated[str, Field(max_length=20_000)]
 
@@ -19,13 +20,24 @@ class Message(Contract):
 
 
 class GenerateRequest(Contract):
-    """`POST /v1/generate`. Every string and list of `json_schema` must be bounded (maxLength, maxItems)."""
+    """`POST /v1/generate`. Every string and list of `json_schema` must be bounded (maxLength, maxItems).
+
+    `top_p`: nucleus sampling, only from the most probable tokens whose probabilities at this temperature sum to it.
+    """
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=20)]
     json_schema: dict[str, Any]
     temperature: Annotated[float, Field(ge=0, le=2)] = 0.7
     max_tokens: Annotated[int, Field(ge=1, le=4096)] = 256
+    top_p: TopP = 1.0
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+
+    @model_serializer(mode="wrap")
+    def _to_wire(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = plain(self)
+        if self.top_p == 1:  # calls recorded before this field existed keep their keys
+            del values["top_p"]
+        return values
 
 
 class GenerateReply(Contract):
