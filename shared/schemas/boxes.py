@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
 from shared.schemas.base import Contract
 from shared.schemas.evaluation import ModelRequest
@@ -46,9 +46,9 @@ class PredictedBox(Contract):
 class TrueBox(Contract):
     """A box of the ground truth.
 
-    `ignore`: neither missed nor, for a prediction that it matches, wrong. A `crowd` (COCO's `iscrowd`) matches any
-    number of predictions, by the share of theirs that lies in it; a `difficult` object (Pascal VOC) matches one, by
-    IoU. `area` of the object in square pixels, if it is not that of the box: sizes are counted by it, as COCO does.
+    `ignore`: neither missed nor, for predictions that it matches, wrong. A `crowd` (COCO's `iscrowd`) matches those
+    whose area lies in it, a `difficult` object (Pascal VOC) those whose IoU suffices. `area` of the object in square
+    pixels, if it is not that of the box: sizes are counted by it, as COCO does.
     """
 
     box: Box
@@ -57,8 +57,55 @@ class TrueBox(Contract):
     area: Annotated[float | None, Field(ge=0, le=MAX_COORDINATE**2, allow_inf_nan=False)] = None
 
 
+Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+
+
+class BoxSpec(Contract):
+    """How the boxes of a detector are counted; boxes are sent with the images, and are the ground truth.
+
+    A box predicted with at least the `score` of its class finds an object of this class if their IoU is at least `iou`.
+    """
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{}, {"score": 0.3, "scores": {"person": 0.5}}]})
+
+    iou: Annotated[Share, Field(description="least overlap of a box with the object that it finds")] = 0.5
+    score: Annotated[Share, Field(description="least score of a prediction that counts")] = 0.5
+    scores: Annotated[dict[Label, Share], Field(max_length=1_000, description="the same for single classes")] = Field(
+        default_factory=dict
+    )
+
+    def counts(self, box: PredictedBox) -> bool:
+        """Whether a predicted box is confident enough."""
+        return box.score >= self.scores.get(box.label, self.score)
+
+
 PredictedBoxes = Annotated[list[PredictedBox], Field(max_length=MAX_BOXES)]
 TrueBoxes = Annotated[list[TrueBox], Field(max_length=MAX_BOXES)]
+
+
+# found: class and place are right. mislocated: the class is right, and the IoU too low, but at least 0.1.
+# misclassified: a box of another class is there. missed: none is. ignored: the truth says not to count it.
+ObjectOutcome = Literal["found", "mislocated", "misclassified", "missed", "ignored"]
+
+
+class DetectedObject(TrueBox):
+    """An object of the ground truth, what became of it, and the predicted box that says so."""
+
+    outcome: ObjectOutcome
+    prediction: PredictedBox | None = None
+
+
+class ExtraBox(PredictedBox):
+    """A predicted box that belongs to no object, or (`duplicate`) to one that another box has matched already."""
+
+    why: Literal["hallucination", "duplicate"]
+
+
+class Detected(Contract):
+    """What a detector makes of one image: each object of the ground truth, and the boxes beside them."""
+
+    objects: list[DetectedObject]
+    extras: list[ExtraBox]
 
 
 class DetectRequest(ModelRequest):
