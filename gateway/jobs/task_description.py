@@ -6,13 +6,14 @@ from collections.abc import Mapping
 
 from gateway.database.tables import Job
 from gateway.kinds import KINDS
+from gateway.methods.checks import SHAPES
 from gateway.methods.counterfactual import TaskDescription
 from shared.schemas.masks import MaskSpec
 
 
 def task_description_of(job: Job) -> TaskDescription:
     """The user's sentence, with the classes of the job."""
-    if not KINDS[job.kind].localised:
+    if SHAPES not in KINDS[job.kind].checks:
         return TaskDescription(job.task_description, protected_classes(job))
     masks = rename_masks(job)
     things = dict.fromkeys(masks.things if masks else ())

@@ -72,7 +72,7 @@ def _cell(label: str, factor: Factor, value: str, direction: Direction) -> Cell:
 
 def relation_of(session: Session, job_id: str) -> Relation:
     """ "labelled" if any source image has ground truth; otherwise predictions are compared with those for originals."""
-    for truth in (SourceImage.ground_truth, SourceImage.mask_digest):
+    for truth in (SourceImage.ground_truth, SourceImage.mask_classes):
         labelled = select(SourceImage.id).where(SourceImage.job_id == job_id, truth.is_not(None))
         if session.scalar(labelled.limit(1)) is not None:
             return "labelled"

@@ -108,13 +108,15 @@ def is_manifest(name: str) -> bool:
 class TestSet:
     """The files of a test set other than its images, as they are gathered, and what becomes of all of them.
 
-    `left_out`: name → why. `labels_from`: a sentence, once `label_images` has run.
+    `left_out`: name → why. `labels_from`: a sentence, once `label_images` has run. `classes`: those that were
+    annotated, where they are known.
     """
 
     tables: dict[str, bytes] = field(default_factory=dict)
     class_files: dict[str, bytes] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     labels_from: str = ""
+    classes: list[str] = field(default_factory=list)
 
     __test__ = False  # no class of tests
 

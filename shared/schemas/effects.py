@@ -31,7 +31,7 @@ class Rate(Contract):
 
 
 class MeanOverlap(Contract):
-    """A mean IoU in 0 … 1 of `n` images with its 95 % interval; `value` is None for n = 0.
+    """A mean IoU or recall in 0 … 1 of `n` images with its 95 % interval; `value` is None for n = 0.
 
     The `sources` source images that they come from weigh equally.
     """
@@ -395,7 +395,7 @@ class DoseCurve(Contract):
 
 
 Direction = Literal["to", "from"]
-Metric = Literal["accuracy", "iou"]
+Metric = Literal["accuracy", "iou", "recall"]
 # Who judged which counterfactuals are valid: people, or models (oracles, a vision-language model).
 Judges = Literal["people", "models"]
 # What the errors of the checks, or the reviewed sample, of a cell are pooled over: its own changed images stand for
@@ -411,7 +411,7 @@ LEAST_SOURCES = 12  # source images (or groups) of a tested cell; a cell with fe
 class Cell(Contract):
     """Class × factor value × direction: the unit of a finding. `label` is a class of the model under test.
 
-    Of segmenters also "all classes": the mean IoU of an image.
+    Of segmenters and detectors also "all classes": the mean IoU, or recall, of an image.
     """
 
     label: str

@@ -42,6 +42,10 @@ SCORE_WORDS: Mapping[Metric, ScoreWords] = {
         "IoU", "IoU", "points of IoU", "ΔIoU",
         ("is segmented worse", "is segmented better"), ("is lost", "is kept more often"),
     ),
+    "recall": ScoreWords(
+        "recall", "found", "points of recall", "Δrecall",
+        ("is missed more often", "is found more often"), ("is not found again", "is found again more often"),
+    ),
 }  # fmt: skip
 
 
