@@ -148,7 +148,7 @@ class DiffusionModel:
         """
         self._check_regions({request.control} - {"none", "empty"})
         source = await asyncio.to_thread(self._source, request.source)
-        if request.control not in ("none", "empty"):
+        if request.control != "none" and request.control != "empty":
             await asyncio.to_thread(self._controlnet.images.prepare, source, ["canny"], [request.control])
         caption = self._networks.prompts.fit(request.caption)
         words = self._networks.prompts.words
