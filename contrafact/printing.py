@@ -20,13 +20,12 @@ from shared.schemas.reviews import ReviewView
 from shared.words.stages import in_flight, stage_words
 from shared.words.verdicts import (
     any_testable,
-    not_settled_sentence,
     not_testable_sentences,
     originals_hints,
     verdict_of,
+    verdict_sentence,
 )
 from shared.words.wording import (
-    NO_FINDING,
     NO_PAIR_COUNTS,
     checks_off_lines,
     interval,
@@ -70,14 +69,14 @@ def findings(results: JobResults) -> RenderableType:
 
 
 def _without_findings(results: JobResults, of: ModelResults) -> Iterator[str]:
-    """Why a model has no finding, and what is not settled."""
+    """Why a model has no finding: what is ruled out, or not settled."""
     verdict = verdict_of(results, of)
     if verdict.kind == "not testable":
         yield "No verdict: see above."
-        return
-    yield nothing_accepted(results, of.method) or (NO_FINDING if of.counterfactuals else NO_PAIR_COUNTS)
-    if not_settled := not_settled_sentence(verdict, of.metric):
-        yield not_settled
+    elif nothing := nothing_accepted(results, of.method):
+        yield nothing
+    else:
+        yield verdict_sentence(verdict, of.metric) if of.counterfactuals else NO_PAIR_COUNTS
 
 
 def _missing_sources(results: JobResults) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from scipy.stats import false_discovery_control
 
-from gateway.analysis.certainty import LEVEL, effect_interval, images_needed, p_lost
+from gateway.analysis.certainty import LEVEL, effect_interval, images_needed, loss_limit, p_lost
 from gateway.analysis.effects import Differences, Floats
 from gateway.analysis.limits import BEYOND, FALSE_DISCOVERY_RATE, LEAST_SOURCES
 from gateway.analysis.power import assumed_accuracy, detectable_drop
@@ -137,6 +137,7 @@ def assess(cells: Mapping[Cell, Differences], seed: int, checked: Checked | Revi
         effect = _untested_effect(cell, pairs, len(tests), LEAST_SOURCES if test.rejected else n + 1).model_copy(
             update={
                 "interval": effect_interval(pairs, LEVEL, test.seed),
+                "loss_limit": loss_limit(pairs, LEVEL, test.seed),
                 "selected_interval": selected,
                 "p_value": test.lost if loses else test.gained,
                 "q_value": test.q_lost if loses else test.q_gained,

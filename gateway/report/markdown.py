@@ -79,7 +79,7 @@ def _head(results: JobResults) -> Iterator[str]:
 
 def _verdict(results: JobResults, result: ModelResults) -> list[str]:
     verdict = verdict_of(results, result)
-    mark = {"weakness": "❌", "no weakness": "✅"}.get(verdict.kind, "❔")
+    mark = "❌" if verdict.kind == "weakness" else "✅" if verdict.passes else "❔"
     text = f"{mark} {sentence(verdict_sentence(verdict, result.metric))}"
     return [plain(result.model), plain(result.method), text]
 

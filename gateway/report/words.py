@@ -21,9 +21,10 @@ from shared.schemas.results import ChangeView, JobResults, ModelOpinion, Predict
 from shared.schemas.scores import lost_labels
 from shared.words.verdicts import (
     any_testable,
-    lowest_effect_sentence,
     not_settled_sentence,
     open_cells_sentence,
+    ruled_out,
+    ruled_out_terms,
     verdict_of,
 )
 from shared.words.wording import (
@@ -237,7 +238,8 @@ GLOBALS = {
     "any_testable": any_testable,
     "verdict_of": verdict_of,
     "not_settled_sentence": not_settled_sentence,
-    "lowest_effect_sentence": lowest_effect_sentence,
+    "ruled_out": ruled_out,
+    "ruled_out_terms": ruled_out_terms,
     "open_cells_sentence": open_cells_sentence,
     "more_images": more_images,
     "change_in_words": change_in_words,

@@ -405,6 +405,7 @@ OtherEstimand = Literal["edits", "null", "both", "second"]
 # weakness and improvement are findings; the others are not.
 Standing = Literal["weakness", "suspected weakness", "improvement", "nothing found", "too few images"]
 BEYOND = 0.05  # a finding's effect is larger than 5 points
+SMALL_LOSS = 0.1  # a verdict is green where no tested change can cost more than 10 points
 LEAST_SOURCES = 12  # source images (or groups) of a tested cell; a cell with fewer has "too few images"
 
 
@@ -486,7 +487,8 @@ class CellEffect(Contract):
     `p_value` tests a loss (of a cell that gained, a gain) of at most 5 points, one-sided; `q_value` is its
     Benjamini-Hochberg adjustment over the cells. `q_any_loss` is that of the test of no loss, over the cells that are
     no weaknesses: a cell with at most 5 % is a suspected weakness. All, and the intervals, are None under 12 source
-    images. `selected_interval` is the one-sided interval of a finding at the level adjusted for selection (FCR).
+    images. `loss_limit`: the one-sided 95 % limit of the loss in a tested cell, 0 … 1 (None in results of older
+    versions). `selected_interval` is the one-sided interval of a finding at the level adjusted for selection (FCR).
     `images_needed` estimates how many source images would settle an effect of this size, beside the other tested cells.
     `detectable`: the smallest drop that a tested cell with this many source images detects with 80 % power, given the
     accuracy on its null arms. `breakdown` (of a finding): the share of its images, 0 to 1, that may be invalid before
@@ -506,6 +508,7 @@ class CellEffect(Contract):
     delta_accuracy: float
     delta_probability: float | None
     interval: Interval | None = None
+    loss_limit: float | None = None
     selected_interval: Interval | None = None
     p_value: float | None = None
     q_value: float | None = None

@@ -10,7 +10,7 @@ from shared.schemas.effects import BEYOND, Cell, CellEffect, Estimate, Interval,
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.results import Funnel, JobResults, MethodReviews, Relation
 
-NO_FINDING = "No finding: no effect is both significant (Benjamini-Hochberg at 5 %) and beyond 5 points."
+NO_FINDING = "No finding: no loss or gain of more than 5 points is established."
 NO_PAIR_COUNTS = "No pair of images counts, so nothing was compared."
 
 

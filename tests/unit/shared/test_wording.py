@@ -44,7 +44,7 @@ def test_an_unsettled_verdict_counts_the_cells_without_a_test() -> None:
         "get this change would settle an effect of this size. 2 of 3 cells have too few images to test, 1 of them with "
         "a drop beyond 5 points."
     )
-    assert not_settled_sentence(ModelVerdict("no weakness", [], [], [], [])) == ""
+    assert not_settled_sentence(ModelVerdict("bounded", [], [], [], [])) == ""
 
 
 def test_an_unsettled_verdict_names_the_drop_of_a_tested_cell() -> None:
