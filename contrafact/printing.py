@@ -28,6 +28,7 @@ from shared.words.verdicts import (
 from shared.words.wording import (
     NO_PAIR_COUNTS,
     checks_off_lines,
+    factor_in_words,
     interval,
     nothing_accepted,
     nothing_compared,
@@ -58,7 +59,9 @@ def findings(results: JobResults) -> RenderableType:
         lines.append(Text(_accuracy_line(model_results)))
         if model_results.findings:
             lines.append(_findings_table(model_results.findings))
-            lines += [Padding(Text(f"• {effect.sentence}"), (0, 0, 0, 2)) for effect in model_results.findings]
+            for effect in model_results.findings:
+                lines.append(Padding(Text(f"• {effect.sentence}"), (0, 0, 0, 2)))
+                lines += [Padding(Text(effect.details, style="dim"), (0, 0, 0, 4))] if effect.details else []
         else:
             lines += [Text(f"  {line}") for line in _without_findings(results, model_results)]
         if model_results.segmentation is not None:
@@ -268,7 +271,7 @@ def models(listing: ModelsListing) -> RenderableType:
 
 def change_of(cell: Cell) -> str:
     """The change of a cell in a column: "to night (weather)"."""
-    return f"{cell.direction} {cell.value} ({cell.factor})"
+    return f"{cell.direction} {cell.value} ({factor_in_words(cell.factor, cell.value)})"
 
 
 def _accuracy_line(results: ModelResults) -> str:

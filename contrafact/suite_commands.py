@@ -27,7 +27,7 @@ from shared.schemas.effects import SMALL_LOSS
 from shared.schemas.suites import MAX_DROP, CellComparison, Judgement, RunResults, RunView, SuiteFilters, SuiteRequest
 from shared.words.markdown import plain, sentence, table
 from shared.words.verdicts import counts_tested, is_suspected, ruled_out
-from shared.words.wording import SCORE_WORDS, class_in_words, interval, percent, points
+from shared.words.wording import SCORE_WORDS, class_in_words, factor_in_words, interval, percent, points
 
 REVISION_CHARACTERS = 12
 MAX_ROWS = 150  # of the table: GitHub takes 65,536 characters in a comment
@@ -301,11 +301,11 @@ def _text(value: str) -> str:
 
 
 def _cell_name(comparison: CellComparison) -> str:
-    """The same in every run of a suite: "bus, weather to night"."""
+    """The same in every run of a suite: "bus, time of day to night"."""
     cell = comparison.cell
     if cell is None:
         return "all counterfactuals" if comparison.method else "originals"
-    return f"{class_in_words(cell)}, {cell.factor} {cell.direction} {cell.value}"
+    return f"{class_in_words(cell)}, {factor_in_words(cell.factor, cell.value)} {cell.direction} {cell.value}"
 
 
 def gate_markdown(results: RunResults, suite: str) -> str:

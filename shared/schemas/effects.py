@@ -497,8 +497,10 @@ class CellEffect(Contract):
     a finding): the images that it rests on, and what reviewers found. `panel` (of a weakness): the reference models, if
     the job has any; `confirmation`: what a job with another editor shows, if one was asked to confirm it.
     `corroboration` (of a finding): what the job's own images show that have the value; None without ground truth and
-    for segmenters. `dose`: its effect at several doses of the edit, and undone, if a job of doses rendered them; of
-    corruptions, by severity. `note` (of a finding): what people decided about it.
+    for segmenters. `part_of`: the cell of a stronger finding that rests on the same pairs, as *from* day and *to* night
+    do. `sentence` says the finding in short, `details` what else is known of it. `dose`: its effect at several doses of
+    the edit, and undone, if a job of doses rendered them; of corruptions, by severity. `note` (of a finding): what
+    people decided about it.
     """
 
     cell: Cell
@@ -526,7 +528,9 @@ class CellEffect(Contract):
     corroboration: Corroboration | None = None
     dose: DoseCurve | None = None
     note: FindingNote | None = None
+    part_of: Cell | None = None
     sentence: str = ""
+    details: str = ""
 
     @property
     def provisional(self) -> bool:

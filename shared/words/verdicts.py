@@ -84,7 +84,7 @@ def _is_open(effect: CellEffect) -> bool:
 
 def verdict_of(results: JobResults, of: ModelResults) -> ModelVerdict:
     """The verdict on one of a job's results."""
-    weaknesses = [effect for effect in of.cells if effect.standing == "weakness"]
+    weaknesses = [effect for effect in of.cells if effect.standing == "weakness" and effect.part_of is None]
     tested = [effect for effect in of.cells if effect.standing != "too few images"]
     untested = [effect for effect in of.cells if effect.standing == "too few images"]
     unsettled = sorted(suspected_drops(of), key=lost_images, reverse=True)
@@ -164,15 +164,15 @@ def most_severe(results: JobResults, among: Sequence[ModelResults]) -> ModelResu
 
 
 def verdict_sentence(verdict: ModelVerdict, metric: Metric = "accuracy") -> str:
-    """The verdict in words, classes between backticks: "1 weakness, first: `bus` with weather changed to night."."""
+    """The verdict in words, classes between backticks: "1 weakness: `bus` at night is not recognised: …"."""
     if verdict.kind == "not testable":
         return verdict.originals
     if verdict.kind == "weakness":
-        count, first = len(verdict.weaknesses), verdict.weaknesses[0].cell
-        weaknesses = f"{count} weakness{'' if count == 1 else 'es'}, first"
+        count, first = len(verdict.weaknesses), verdict.weaknesses[0]
+        words = first.sentence or f"{class_in_words(first.cell, '`')} {change_in_words(first.cell)}."
         suspected = sum(effect.standing == "suspected weakness" for effect in verdict.tested)
         more = f" {suspected} more suspected." if suspected else ""
-        return f"{weaknesses}: {class_in_words(first, '`')} {change_in_words(first)}.{more}"
+        return f"{f'{count} weaknesses, first' if count > 1 else '1 weakness'}: {words}{more}"
     if verdict.kind == "bounded":
         return f"{ruled_out(verdict.limit, metric)}; {ruled_out_terms(verdict)}"
     untested = "Nothing was compared." if verdict.kind == "nothing compared" else _too_few_sentence(verdict)

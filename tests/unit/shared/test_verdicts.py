@@ -129,7 +129,7 @@ def test_the_most_severe_verdict_has_a_weakness_or_else_lost_the_most_images() -
 
 def test_a_verdict_in_words_names_its_first_weakness_or_what_is_ruled_out() -> None:
     weak = job(cell("night", -60, 20, "weakness"), cell("rain", -50, 20, "weakness"))
-    assert in_words(weak) == "2 weaknesses, first: `bus` with weather changed to night."
+    assert in_words(weak) == "2 weaknesses, first: `bus` at night."
     known = TESTED.model_copy(update={"loss_limit": 0.261})
     ruled_out = "No tested change costs more than 27 points (95 % limit); 1 of 3 was not tested. Provisional: review "
     assert in_words(job(known, cell_with_interval("fog", 1, 20, -9, 9), HELD)).startswith(ruled_out)
@@ -139,7 +139,7 @@ def test_a_verdict_in_words_names_its_first_weakness_or_what_is_ruled_out() -> N
     too_few = "Nothing was tested: too few images. A cell needs 12 images with an accepted edit; "
     assert in_words(job(HELD)) == f"{too_few}`bus` with weather changed to fog has the most, 8."
     assert in_words(job(accepted=0)) == "Nothing was compared."
-    assert in_words(job(LOST)).startswith("Not settled: `bus` with weather changed to night: −100 points on 8 images")
+    assert in_words(job(LOST)).startswith("Not settled: `bus` at night: −100 points on 8 images")
 
 
 @pytest.mark.parametrize(
