@@ -51,9 +51,10 @@ class Finding:
 class OutcomeVerdict:
     """What the cells of one model under test under one method show together, as the report says it.
 
-    `kind`: "weakness"; "not settled" (a suspected weakness, or a drop on too few images); "no weakness" (cells were
-    tested, and neither holds); "too few images"; "nothing compared" (no edit was accepted); "not testable" (the model
-    is not right on the originals; `sentence` says what to check). `effects`: the weaknesses, strongest first, or the
+    `kind`: "weakness"; "not settled" (a suspected weakness, or a drop on too few images); "bounded" (cells were
+    tested, and neither holds; `sentence` says which loss is ruled out, and `passes` whether all but a small one is, on
+    reviewed images); "too few images"; "nothing compared" (no edit was accepted); "not testable" (the model is not
+    right on the originals; `sentence` says what to check). `effects`: the weaknesses, strongest first, or the
     suspected drops, those that lost the most images first; empty for the other kinds.
     """
 
@@ -62,6 +63,7 @@ class OutcomeVerdict:
     kind: VerdictKind
     effects: Sequence[CellEffect]
     sentence: str
+    passes: bool = False
 
     def __str__(self) -> str:
         return f"{self.model} under {self.method}: {self.sentence}"
@@ -138,7 +140,7 @@ class Outcome:
             text = verdict_sentence(verdict, results.metric)
             if verdict.kind == "nothing compared":
                 text = f"{text} {nothing_accepted(self.metrics, results.method)}"
-            verdicts.append(OutcomeVerdict(results.model, results.method, verdict.kind, effects, text))
+            verdicts.append(OutcomeVerdict(results.model, results.method, verdict.kind, effects, text, verdict.passes))
         return verdicts
 
     def __repr__(self) -> str:

@@ -23,7 +23,7 @@ from gateway.methods.checks import DIRECTION
 from gateway.methods.doses import DOSES, DosesParameters, value_at_dose, value_undone
 from gateway.results.cells import value_side, with_cells
 from gateway.results.job_rows import JobRows
-from gateway.results.wording import dose_sentence
+from gateway.results.wording import add_details, dose_sentence
 from shared.schemas.diffusion import SEVERITIES
 from shared.schemas.effects import FULL_DOSE, Cell, CellEffect, DoseCurve, DosedParameter, DosePoint, Undone
 from shared.schemas.results import JobResults, ModelResults
@@ -82,8 +82,8 @@ def _with_curves(figures: ModelResults, scores: Scores, job: Job, shown: Shown, 
 
 
 def with_curve(effect: CellEffect, curve: DoseCurve) -> CellEffect:
-    """The effect with its dose curve, which its sentence describes."""
-    return effect.model_copy(update={"dose": curve, "sentence": effect.sentence + dose_sentence(curve)})
+    """The effect with its dose curve, which its details describe."""
+    return effect.model_copy(update={"dose": curve, "details": add_details(effect.details, dose_sentence(curve))})
 
 
 def doses_of_cell(effect: CellEffect, method: str, job: Job) -> CellDoses | None:

@@ -362,7 +362,7 @@ def release_name(run: Job) -> str:
 
 
 def comparison_sentence(comparison: CellComparison, metric: Metric) -> str:
-    """A comparison: "`bus` with weather changed to night (dillema): 41 % right against 83 %, −42 points, …"."""
+    """A comparison: "`bus` at night (dillema): 41 % right against 83 %, −42 points, …"."""
     cell = comparison.cell
     if comparison.method == ORIGINALS:
         images = "originals"

@@ -172,11 +172,12 @@ class ModelResults(Contract):
     def findings(self) -> list[CellEffect]:
         """Weaknesses first, then improvements, each by strength (`cells` is in this order already).
 
-        None of a model that is not right on its originals: what it loses there is nothing.
+        None of a model that is not right on its originals: what it loses there is nothing. Findings about the same
+        pairs are one: the strongest.
         """
         if self.originals is not None and self.originals.standing == "unsound":
             return []
-        return [cell for cell in self.cells if cell.standing in ("weakness", "improvement")]
+        return [cell for cell in self.cells if cell.standing in ("weakness", "improvement") and cell.part_of is None]
 
 
 class CheckCount(Contract):
