@@ -49,6 +49,7 @@ def spec_of(
     budget: int | None = None,
     object_masks: bool = False,
     outside_domain: bool = False,
+    protected_characteristics: Literal["refuse", "allow"] = "refuse",
 ) -> JobSpec:
     """The job's spec. The gateway's defaults apply to options left out. `masks` is a JSON file."""
     spec: dict[str, object] = {"task_description": task, "seed": seed}
@@ -70,6 +71,8 @@ def spec_of(
         spec |= {"design": design, "values": list(values), "budget": budget}
     if outside_domain:
         spec["outside_domain"] = True
+    if protected_characteristics != "refuse":
+        spec["protected_characteristics"] = protected_characteristics
     if object_masks:
         spec["object_masks"] = True
     if masks is not None:

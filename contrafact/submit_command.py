@@ -83,6 +83,10 @@ OutsideDomain = Annotated[
     bool,
     typer.Option("--outside-domain", help="test images that the profile does not know, as tiny no photographs"),
 ]
+People = Annotated[
+    Literal["refuse", "allow"],
+    typer.Option("--protected-characteristics", help="edits of people's gender, age, ...; allow: you answer for use"),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="start nothing; print the plan and the power")]
 IdempotencyKey = Annotated[str | None, typer.Option("--key", help="idempotency key; default: derived from the request")]
 Repeat = Annotated[bool, typer.Option("--again", help="start another job even if the same request has started one")]
@@ -109,6 +113,7 @@ def submit(
     backgrounds: Backgrounds = None,
     calibration: Calibration = None,
     outside_domain: OutsideDomain = False,
+    protected_characteristics: People = "refuse",
     seed: int = 0,
     dry_run: DryRun = False,
     idempotency_key: IdempotencyKey = None,
@@ -140,6 +145,7 @@ def submit(
             budget,
             object_masks,
             outside_domain,
+            protected_characteristics,
         )
         if dry_run:
             plan = plan_job(client, spec, images, labels, classes, messages)

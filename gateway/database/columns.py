@@ -13,7 +13,7 @@ from gateway.methods import JobMethod, read_method
 from shared.schemas.base import Contract, JsonObject, Kind
 from shared.schemas.boxes import BoxSpec
 from shared.schemas.designs import DesignKind
-from shared.schemas.jobs import JobState, Purpose
+from shared.schemas.jobs import JobState, ProtectedCharacteristics, Purpose
 from shared.schemas.masks import MaskSpec
 from shared.schemas.metrics import OriginalsCheck
 from shared.schemas.service import ServiceInfo
@@ -96,6 +96,7 @@ class StoredSpec(Contract):
     design: DesignKind = "free"
     budget: int | None = None
     outside_domain: bool = False
+    protected_characteristics: ProtectedCharacteristics = "refuse"
     outside_domain_note: str = ""
     refused: dict[str, OriginalsCheck] = Field(default_factory=dict)
     revision: str = ""

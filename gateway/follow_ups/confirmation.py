@@ -73,6 +73,7 @@ def confirm(context: Context, owner: str, job_id: str, request: ConfirmationRequ
             purpose="confirmation",
             parent=job.id,
             outside_domain=True,  # these images were accepted before
+            protected_characteristics=job.stored_spec.protected_characteristics,
         )
         images = [manifest_image(source) for source in findings.sources]
     # Findings that a new report changes have other images or phrases, so they are tested by another job.

@@ -60,6 +60,7 @@ def start_doses(context: Context, owner: str, job_id: str, request: DoseRequest)
             purpose="doses",
             parent=job.id,
             outside_domain=True,  # these images were accepted before
+            protected_characteristics=job.stored_spec.protected_characteristics,
         )
         if any(image.mask for image in images):
             spec = spec.model_copy(update={"object_masks": True})

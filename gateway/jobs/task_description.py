@@ -13,11 +13,10 @@ from shared.schemas.masks import MaskSpec
 
 def task_description_of(job: Job) -> TaskDescription:
     """The user's sentence, with the classes of the job."""
-    if SHAPES not in KINDS[job.kind].checks:
-        return TaskDescription(job.task_description, protected_classes(job))
-    masks = rename_masks(job)
-    things = dict.fromkeys(masks.things if masks else ())
-    return TaskDescription(job.task_description, protected_classes(job), tuple(job.classes), tuple(things))
+    people, masks = job.stored_spec.protected_characteristics, rename_masks(job)
+    localised = tuple(job.classes) if SHAPES in KINDS[job.kind].checks else ()
+    things = dict.fromkeys(masks.things if masks and localised else ())
+    return TaskDescription(job.task_description, protected_classes(job), localised, tuple(things), people)
 
 
 def protected_classes(job: Job) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ from shared.schemas.designs import ChosenValue, DesignKind
 from shared.schemas.designs import Factor as Factor
 from shared.schemas.diffusion import ControlRegion
 from shared.schemas.effects import DoseParameter
-from shared.schemas.jobs import Digest
+from shared.schemas.jobs import Digest, ProtectedCharacteristics
 from shared.schemas.masks import Label
 from shared.service.endpoints import Services
 
@@ -126,12 +126,14 @@ class TaskDescription:
     """The user's sentence about the task of their model, and the label set if it is known.
 
     In a segmentation job `mask_classes` are the classes of its pixels, and `things` those of countable objects.
+    `protected_characteristics`: whether edits may change those of people (`people.py`).
     """
 
     text: str
     classes: tuple[str, ...] = ()
     mask_classes: tuple[str, ...] = ()
     things: tuple[str, ...] = ()
+    protected_characteristics: ProtectedCharacteristics = "refuse"
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ from gateway.methods.questions import (
     text_schema,
 )
 from gateway.methods.schedule import Inputs, Proposal, refused_proposals, spread_changes, until_enough, with_seeds
-from gateway.methods.text_checks import check_caption, check_change, check_keyword, check_protected_classes
+from gateway.methods.text_checks import check_caption, check_change, check_keyword, check_protected
 from shared.schemas.base import JsonObject
 from shared.schemas.caption import CaptionsPerImage, Temperature, TopP, check_sampling
 from shared.schemas.designs import LONGEST_VALUE, MOST_VALUES, ChosenValues
@@ -167,10 +167,9 @@ def find_keywords(inputs: Inputs[DillemaParameters], caption: str) -> list[Propo
         if keyword.phrase.lower() in keywords or (p.factors is not None and keyword.factor not in p.factors):
             continue
         change = Change(keyword.factor, keyword.phrase, "", keyword.value, "")
-        refusal = check_keyword(keyword.phrase, caption, truth, task.classes) or check_protected_classes(
-            [change], caption, caption, p.protect
-        )
         edit = Edit((change,), caption, "")
+        named = Edit((change,), caption, caption)
+        refusal = check_keyword(keyword.phrase, caption, truth, task.classes) or check_protected(named, task, p.protect)
         keywords[keyword.phrase.lower()] = Proposal(edit, inputs.seed, refusal or ACCEPTED, exchanges=(exchange,))
     return list(keywords.values())
 
@@ -217,9 +216,9 @@ def find_alternatives(
 def rewrite_caption(inputs: Inputs[DillemaParameters], proposal: Proposal) -> Proposal:
     """Step 4: the proposal with its new caption. Changes are checked before the question, captions after it.
 
-    `check_change`: the new phrase equals the old one, names a class, or names a protected characteristic of people.
+    `check_change`: the new phrase equals the old one, or names a class.
     `check_caption`: the caption does not apply the changes, loses the class, or adds another one.
-    `check_protected_classes`: the change names a protected class of the job.
+    `check_protected`: the change names a protected class of the job, or a protected characteristic of people.
     """
     changes, caption, truth = proposal.edit.changes, proposal.edit.caption, inputs.image.ground_truth
     new = (change for change in changes if change.to_phrase)  # a keyword without valid reply has none, and is refused
@@ -235,10 +234,10 @@ def rewrite_caption(inputs: Inputs[DillemaParameters], proposal: Proposal) -> Pr
     except InvalidReply as invalid:
         return replace(proposal, verdict=invalid.verdict, exchanges=(*proposal.exchanges, invalid.exchange))
     new_caption = " ".join(reply["caption"].split())
-    refusal = check_caption(changes, caption, new_caption, truth, inputs.other_classes) or check_protected_classes(
-        changes, caption, new_caption, inputs.parameters.protect
-    )
     edit, exchanges = Edit(changes, caption, new_caption), (*proposal.exchanges, exchange)
+    refusal = check_caption(changes, caption, new_caption, truth, inputs.other_classes) or check_protected(
+        edit, inputs.task, inputs.parameters.protect
+    )
     return replace(proposal, edit=edit, verdict=refusal or ACCEPTED, exchanges=exchanges)
 
 

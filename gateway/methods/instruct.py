@@ -60,7 +60,7 @@ from gateway.methods.schedule import (
     with_seeds,
 )
 from gateway.methods.shifts import Phrase, Shift, apply_shift
-from gateway.methods.text_checks import check_caption, check_instruction, check_protected_classes, check_stems
+from gateway.methods.text_checks import check_caption, check_instruction, check_protected, check_stems
 from gateway.methods.validity import CheckParameters, judge_validity
 from gateway.methods.words import occurrences
 from shared.chunks import chunks
@@ -197,7 +197,7 @@ def check_words(inputs: Inputs[InstructParameters], proposals: Iterable[Proposal
             check_stems(edit, truth, others)
             or check_caption((), edit.caption, edit.new_caption, truth, others)
             or check_instruction(edit.instruction, edit.caption, others)
-            or check_protected_classes(edit.changes, edit.caption, edit.new_caption, inputs.parameters.protect)
+            or check_protected(edit, inputs.task, inputs.parameters.protect)
         )
         yield replace(proposal, verdict=refusal or ACCEPTED)
 

@@ -76,7 +76,7 @@ from gateway.methods.questions import (
 )
 from gateway.methods.schedule import Inputs, Proposal, accepted_edits, refuse_duplicates, round_robin, until_accepted
 from gateway.methods.similarity import check_texts
-from gateway.methods.text_checks import check_protected_classes
+from gateway.methods.text_checks import check_protected
 from gateway.methods.words import check_diff, names_class
 from shared.schemas.base import Contract
 from shared.schemas.designs import ChosenValues
@@ -318,14 +318,14 @@ def perturb_schema(most: int, additions: bool = False, *, instructions: bool = F
 def check_words(inputs: Inputs[LanceParameters], proposals: Sequence[Proposal]) -> Iterator[Proposal]:
     """Step 3: check the proposals that are neither duplicates nor refused by the word diff, in this order:
 
-    1 Word stems: the change touches the class, changes nothing, or adds another class or a protected characteristic of
-      people; the new caption does not apply the change.
+    1 Word stems: the change touches the class, changes nothing, or adds another class; the new caption does not apply
+      the change.
     2 Meaning: a similarity (cosine of sentence embeddings, 1 for equal stems) reaches τ.
       `class words`  The changed words name the class.
       `class kept`   The old caption names the class, and the new one does not.
       `other class`  The new words name another class.
       `paraphrase`   The new phrase means the same as the old one.
-    3 Protected classes: the change names a protected class of the job.
+    3 Protected: the change names a protected class of the job, or changes a protected characteristic of people.
     """
     p, edits = inputs.parameters, accepted_edits(proposals)
     judged = iter(check_texts(inputs.services, inputs.image, inputs.task, edits, p.text_thresholds))
@@ -334,7 +334,7 @@ def check_words(inputs: Inputs[LanceParameters], proposals: Sequence[Proposal]) 
             yield proposal
             continue
         edit, (verdict, scores) = proposal.edit, next(judged)
-        refusal = check_protected_classes(edit.changes, edit.caption, edit.new_caption, p.protect)
+        refusal = check_protected(edit, inputs.task, p.protect)
         yield replace(proposal, verdict=refusal if refusal and verdict.accepted else verdict, scores=scores)
 
 

@@ -34,7 +34,7 @@ from gateway.methods.counterfactual import (
 from gateway.methods.inverted import EditingParameters, ProtectedClasses, edit_and_check
 from gateway.methods.paraphrase import paraphrase, revision_with_paraphrase, sham_arms
 from gateway.methods.schedule import Inputs, Proposal, accepted_edits
-from gateway.methods.text_checks import check_caption, check_change, check_protected_classes
+from gateway.methods.text_checks import check_caption, check_change, check_protected
 from gateway.methods.validity import judge_validity
 from gateway.methods.words import occurrences
 from shared.schemas.base import Contract, JsonObject
@@ -84,7 +84,7 @@ def check_words(inputs: Inputs[ShiftsParameters], edit: Edit) -> Proposal:
     verdict = (
         check_change(change, truth, other_classes)
         or check_caption(replaced, edit.caption, edit.new_caption, truth, other_classes)
-        or check_protected_classes(edit.changes, edit.caption, edit.new_caption, inputs.parameters.protect)
+        or check_protected(edit, inputs.task, inputs.parameters.protect)
         or ACCEPTED
     )
     return Proposal(edit, inputs.seed, verdict)

@@ -6,20 +6,12 @@ class "fog", "buses" the class "bus"). LANCE also compares their meaning (`simil
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from gateway.methods.counterfactual import Change, Edit, Verdict
-from gateway.methods.words import PEOPLE, WORD, content_stems, in_captions, names_class, occurrences
-
-# Words that name a protected characteristic of people; an edit must never add one.
-_PROTECTED = re.compile(
-    r"(?i)races?|racial|ethnic|african|asian|arab|caucasian|hispanic|latin[oa]|jew|jewish|muslim|islamic|christian|hindu|"
-    r"buddhist|sikh|gay|lesbian|bisexual|transgender|disabled|disability|blind|deaf|wheelchair|pregnant|elderly|"
-    r"(fe)?male|(wo)?m[ae]n|boys?|girls?|gentlem[ae]n|lady|ladies"
-)
-_SKIN = re.compile(rf"\b(black|white|brown|dark-skinned|light-skinned)\s+({PEOPLE})\b")
+from gateway.methods.counterfactual import Change, Edit, TaskDescription, Verdict
+from gateway.methods.people import check_people
+from gateway.methods.words import content_stems, in_captions, names_class, occurrences
 
 
 def check_keyword(phrase: str, caption: str, ground_truth: str | None, classes: Sequence[str]) -> Verdict | None:
@@ -35,7 +27,7 @@ def check_keyword(phrase: str, caption: str, ground_truth: str | None, classes: 
 
 
 def check_change(change: Change, ground_truth: str | None, classes: Sequence[str]) -> Verdict | None:
-    """Refuse a new phrase that equals the old one, names a class, or names a protected characteristic of people."""
+    """Refuse a new phrase that equals the old one, or names a class."""
     old, new = content_stems(change.from_phrase), content_stems(change.to_phrase)
     same_value = content_stems(change.from_value) == content_stems(change.to_value)
     if same_value or old == new:
@@ -45,7 +37,7 @@ def check_change(change: Change, ground_truth: str | None, classes: Sequence[str
     for label in classes:
         if names_class(change.to_phrase, label):
             return _refuse("other class", f"“{change.to_phrase}” adds the class “{label}”")
-    return _check_protected(change.to_phrase, change.from_phrase)
+    return None
 
 
 def check_caption(
@@ -65,7 +57,7 @@ def check_caption(
     for label in classes:
         if label != ground_truth and names_class(new_caption, label) and not names_class(caption, label):
             return _refuse("other class", f"the new caption adds the class “{label}”")
-    return _check_protected(new_caption, caption)
+    return None
 
 
 def check_stems(edit: Edit, ground_truth: str | None, other_classes: Sequence[str]) -> Verdict | None:
@@ -80,27 +72,28 @@ def check_stems(edit: Edit, ground_truth: str | None, other_classes: Sequence[st
 
 
 def check_instruction(instruction: str, caption: str, classes: Sequence[str]) -> Verdict | None:
-    """Refuse an instruction that names a class, or a protected characteristic of people, that the caption does not."""
+    """Refuse an instruction that names a class that the caption does not."""
     for label in classes:
         if names_class(instruction, label) and not names_class(caption, label):
             return _refuse("other class", f"the instruction adds the class “{label}”")
-    return _check_protected(instruction, caption)
+    return None
 
 
-def check_protected_classes(
-    changes: Iterable[Change], caption: str, new_caption: str, protect: Sequence[str]
-) -> Verdict | None:
-    """Refuse an edit that names a protected class (a segmenter's label), or adds or removes a word for it."""
+def check_protected(edit: Edit, task: TaskDescription, protect: Sequence[str]) -> Verdict | None:
+    """Refuse an edit that names a protected class (a segmenter's label), or adds or removes a word for it.
+
+    Also refuses one that changes a protected characteristic of people (`check_people`).
+    """
     for label in protect:
         names = in_captions(label)
-        for change in changes:
+        for change in edit.changes:
             for phrase in (change.from_phrase, change.to_phrase):
                 if names_class(phrase, names):
                     return _refuse("protected class", f"“{phrase}” names what is protected, “{label}”")
-        if names_class(caption, names) != names_class(new_caption, names):
-            verb = "lost" if names_class(caption, names) else "brings in"
+        if names_class(edit.caption, names) != names_class(edit.new_caption, names):
+            verb = "lost" if names_class(edit.caption, names) else "brings in"
             return _refuse("protected class", f"the new caption {verb} a word for what is protected, “{label}”")
-    return None
+    return check_people(edit, task)
 
 
 def differing_part(old: str, new: str) -> tuple[str, str]:
@@ -111,17 +104,6 @@ def differing_part(old: str, new: str) -> tuple[str, str]:
     while old_words and new_words and old_words[-1].lower() == new_words[-1].lower():
         old_words, new_words = old_words[:-1], new_words[:-1]
     return " ".join(old_words), " ".join(new_words)
-
-
-def _check_protected(new: str, old: str) -> Verdict | None:
-    """Refuse new words that name a protected characteristic of people."""
-    brought_in = {word.lower() for word in WORD.findall(new)} - {word.lower() for word in WORD.findall(old)}
-    if protected := sorted(word for word in brought_in if _PROTECTED.fullmatch(word)):
-        return _refuse("protected class", f"the new words name a protected characteristic: {', '.join(protected)}")
-    skin = _SKIN.search(new.lower())
-    if skin and not _SKIN.search(old.lower()):
-        return _refuse("protected class", f"“{skin[0]}” may name a protected characteristic")
-    return None
 
 
 def _refuse(check: str, reason: str) -> Verdict:

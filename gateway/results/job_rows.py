@@ -7,28 +7,32 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from sqlalchemy import func, select
+import numpy as np
+from sqlalchemy import Row, func, select
 from sqlalchemy.orm import Session
 
+from gateway.analysis.certainty import clustered_rate
 from gateway.analysis.components import RenderingCost
 from gateway.analysis.funnel import EditOutcome
 from gateway.database.tables import Counterfactual, Job, SourceImage
-from gateway.feedback.reviews import load_reviews
+from gateway.feedback.reviews import Reviews, load_reviews
 from gateway.jobs.sensitivity import GroupedTruth
 from gateway.kinds import KINDS
 from gateway.kinds.rows import CounterfactualRow
 from gateway.methods import JobMethod
 from gateway.methods.checks import LABEL, LABEL_BY_RANK
+from gateway.methods.people import CHECK
 from gateway.results.pairing import Triple, triples
 from gateway.results.reviewed_edits import ReviewedJob
 from gateway.results.rows import ModelRows, ScoreColumns
 from gateway.results.stream import SourceRow, SourceRows, number_sources, relation_of, stream_sources
 from shared.problems import BEGINS
 from shared.schemas.metrics import OriginalsCheck
-from shared.schemas.results import FailureReason, Relation
+from shared.schemas.results import FailureReason, PeopleEdits, Relation
 
 REASONS_SHOWN = 5
 
@@ -73,6 +77,33 @@ def label_unchecked(session: Session, job: Job, method: JobMethod) -> int:
         .group_by(SourceImage.ground_truth, limit)
     )
     return sum(count for truth, last, count in session.execute(query) if last >= len({*job.classes, truth}))
+
+
+def people_edits(session: Session, job_id: str, reviews: Reviews) -> list[PeopleEdits]:
+    """The edits of protected characteristics of people, by characteristic; an edit of two counts under both."""
+    c = Counterfactual
+    people = c.lineage["people"].as_string()
+    query = select(c.id, c.source_image_id, c.accepted, c.check, people).where(
+        c.job_id == job_id, c.arm == "edit", people.is_not(None)
+    )
+    edits = session.execute(query.order_by(c.id)).all()
+    verdicts = {name: review.valid for name, review in reviews.by_edit.items() if review.valid is not None}
+    groups = sorted({group for edit in edits for group in edit[-1].split(", ")})
+    return [_people_edits(group, [e for e in edits if group in e[-1].split(", ")], verdicts) for group in groups]
+
+
+def _people_edits(group: str, edits: Sequence[Row[Any]], verdicts: Mapping[str, bool]) -> PeopleEdits:
+    numbers = {source: number for number, source in enumerate(dict.fromkeys(edit.source_image_id for edit in edits))}
+    sources = np.array([numbers[edit.source_image_id] for edit in edits])
+    accepted = np.array([edit.accepted for edit in edits])
+    reviewed = np.array([edit.accepted and edit.id in verdicts for edit in edits])
+    valid = np.array([verdicts.get(edit.id, False) for edit in edits])
+    return PeopleEdits(
+        characteristic=group,
+        refused=sum(edit.check == CHECK for edit in edits),
+        accepted=clustered_rate(accepted, sources),
+        valid=clustered_rate(valid[reviewed], sources[reviewed]) if reviewed.any() else None,
+    )
 
 
 def refusal_reason(session: Session, job_id: str, method: str) -> str:
@@ -136,7 +167,8 @@ class JobRows:
 
     `truths` has an entry for each finished source image: its label, or the classes of its mask (() without ground
     truth), and its group. `failed` and `cancelled` count the other source images. `failure_reasons`: why source images
-    failed. `reviewed`: the reviews of its edits. `checks`: how each model under test stands on the originals.
+    failed. `reviewed`: the reviews of its edits. `checks`: how each model under test stands on the originals. `people`:
+    edits of protected characteristics of people.
     """
 
     job: Job
@@ -149,6 +181,7 @@ class JobRows:
     models: dict[tuple[str, str], ModelRows]  # by model under test and method
     reviewed: ReviewedJob
     checks: dict[str, OriginalsCheck | None]
+    people: list[PeopleEdits]
 
 
 def load_rows(session: Session, job_id: str) -> JobRows:
@@ -157,7 +190,8 @@ def load_rows(session: Session, job_id: str) -> JobRows:
     kind, relation = KINDS[job.kind].of_job(job.stored_spec), relation_of(session, job_id)
     methods = {method.name: MethodRows() for method in job.methods}
     columns = {(model, method): ScoreColumns(kind.detail(job.classes)) for model in job.models for method in methods}
-    reviewed = ReviewedJob(load_reviews(session, job_id), methods, job.models)
+    reviews = load_reviews(session, job_id)
+    reviewed = ReviewedJob(reviews, methods, job.models)
     truths: list[GroupedTruth] = []
     judges = {model: kind.originals(job.classes, relation, job.seed) for model in job.models}
     unfinished = Counter[str]()
@@ -192,6 +226,7 @@ def load_rows(session: Session, job_id: str) -> JobRows:
         {pair: pair_columns.rows() for pair, pair_columns in columns.items()},
         reviewed,
         {**{model: judge.check() for model, judge in judges.items()}, **job.stored_spec.refused},
+        people_edits(session, job_id, reviews),
     )
 
 

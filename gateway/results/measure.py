@@ -76,6 +76,7 @@ def measure(
         results=with_panel(tested, references),
         references=references,
         funnels=[_funnel(job, method, rows.methods[method.name]) for method in job.methods],
+        people=rows.people,
         costs=[_cost(method, method_rows) for method, method_rows in rows.methods.items()],
         outside_domain=job.stored_spec.outside_domain_note,
         made=_provenance(job, services, seed),

@@ -35,6 +35,7 @@ from gateway.kinds import KINDS
 from gateway.methods import JobMethod
 from gateway.methods.arms import renumber
 from gateway.methods.counterfactual import Change, MethodCounterfactual, MethodImage
+from gateway.methods.people import changed_by
 from gateway.model_services.image_shelf import ImageShelf
 from gateway.model_services.recorded import RecordedServices
 from gateway.models_under_test.of_job import TestedModel, models_of
@@ -253,10 +254,12 @@ def row_of(
 
 
 def _stored_lineage(counterfactual: MethodCounterfactual, control: str | None) -> JsonObject:
-    """The lineage with the caption, the cost, the digest of the control image and how often a question was repeated."""
+    """The lineage with caption, cost, digest of the control image, repeated questions, and characteristics changed."""
     stored: JsonObject = to_jsonable_python({**counterfactual.lineage, "evaluations": counterfactual.evaluations})
     if repeats := sum(exchange.get("requests", 1) - 1 for exchange in counterfactual.lineage.get("exchanges", [])):
         stored["asked_again"] = repeats
+    if counterfactual.edit and (people := changed_by(counterfactual.edit)):
+        stored["people"] = ", ".join(people)
     if counterfactual.caption:
         stored["caption"] = counterfactual.caption
     if control is not None:

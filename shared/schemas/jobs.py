@@ -21,6 +21,7 @@ MAX_CLASSES = 10_000
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256 in 64 lower-case hexadecimal digits")]
 Name = Annotated[str, Field(min_length=1, max_length=200)]
 GroupName = Annotated[str, Field(min_length=1, max_length=1_000)]
+ProtectedCharacteristics = Literal["refuse", "allow"]
 JobState = Literal["running", "done", "failed", "cancelled"]
 FollowUp = Literal["confirmation", "doses"]
 Purpose = Literal["test", "confirmation", "doses", "suite", "run"]
@@ -157,6 +158,13 @@ class JobSpec(Contract):
             "profile `tiny`; without it, a job of mostly such images is refused"
         ),
     ] = False
+    protected_characteristics: Annotated[
+        ProtectedCharacteristics,
+        Field(
+            description="edits that change gender, age, ethnicity, religion, orientation, disability or pregnancy of "
+            "people. allow: make them; you answer for their lawful basis and use, and the report counts them by group"
+        ),
+    ] = "refuse"
     seed: Annotated[int, Field(ge=0, lt=2**53)] = 0
 
     @model_validator(mode="after")

@@ -218,6 +218,19 @@ class Funnel(Contract):
     label_unchecked: Annotated[int, Field(exclude_if=lambda count: not count)] = 0
 
 
+class PeopleEdits(Contract):
+    """The edits that change one protected characteristic of people, over all methods.
+
+    `refused`: because the job does not allow them. `accepted`: of all that were proposed. `valid`: of the accepted ones
+    that people reviewed.
+    """
+
+    characteristic: str
+    refused: int
+    accepted: Rate
+    valid: Rate | None = None
+
+
 class Cost(Contract):
     """Cost of the counterfactuals of one method. `evaluations`: network evaluations, null arms included."""
 
@@ -273,6 +286,7 @@ class JobResults(Contract):
     `not_clustered`: why some or all edits are in no cluster, unless the reason is that there are too few.
     `realism` has an entry for each method with accepted counterfactuals; it is empty in reports of older versions.
     `outside_domain`: says that images are not of the kind that the profile's models know; empty if they are.
+    `people`: edits of protected characteristics of people, by characteristic; missing if none was proposed.
     `not_corroborated`: why findings lack the comparison with the job's own images, if a service failed.
     """
 
@@ -289,6 +303,7 @@ class JobResults(Contract):
     results: list[ModelResults]
     references: list[ModelResults] = Field(default_factory=list)
     funnels: list[Funnel]
+    people: Annotated[list[PeopleEdits], Field(exclude_if=lambda people: not people)] = Field(default_factory=list)
     costs: list[Cost]
     realism: list[Realism] = Field(default_factory=list)
     review: list[str] = Field(default_factory=list)

@@ -92,7 +92,7 @@ def test_words_refuse_edits_before_the_editor_sees_them(services: CaptioningServ
     present = {"instruction": "Put it on a street.", "value": "street", "phrase": "on a street"}
     people = {"instruction": "Add an elderly woman.", "value": "person"}
     rows = rows_of(services, instructions=[bus, present, people])
-    assert [row.verdict.check for row in rows] == ["other class", "no change", "protected class"]
+    assert [row.verdict.check for row in rows] == ["other class", "no change", "protected characteristic"]
     (before,) = services.instructed
     assert all("bus" not in edit.instruction for edit in before.edits), "nothing was sent for these"
 

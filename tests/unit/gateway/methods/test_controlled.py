@@ -12,9 +12,9 @@ from pydantic import ValidationError
 
 from gateway.jobs.choices import method_defaults, methods_listing, plan
 from gateway.methods.controlled import ControlledParameters, HeldShapes, judge_regions
-from gateway.methods.counterfactual import Change
+from gateway.methods.counterfactual import Change, Edit, TaskDescription
 from gateway.methods.dillema import DillemaParameters
-from gateway.methods.text_checks import check_protected_classes
+from gateway.methods.text_checks import check_protected
 from shared.media.images import encode
 from shared.problems import InvalidInput
 from shared.profiles.profile import Profile, load_profile
@@ -26,6 +26,7 @@ from tests.support.json_values import value_at
 PICTURE = ImagePayload(png=encode(np.zeros((8, 8, 3), np.uint8)))
 RENDERING = Rendering(prompt="A car.", seed=1)
 SHARES = (0.002, 0.03)
+TASK = TaskDescription("find what moves")
 CAPTION = "A pedestrian crosses the road by day. A red car waits."
 
 
@@ -196,7 +197,7 @@ def test_few_steps_are_the_default_unless_a_job_names_others() -> None:
 )
 def test_an_edit_may_not_name_protected_classes(old: str, new: str, label: str, refused: bool) -> None:
     change = Change("other", old, new, old, new)
-    verdict = check_protected_classes((change,), CAPTION, CAPTION.replace(old, new), (label,))
+    verdict = check_protected(Edit((change,), CAPTION, CAPTION.replace(old, new)), TASK, (label,))
     assert (verdict is not None) == refused
     if verdict is not None:
         assert verdict.check == "protected class"
@@ -209,7 +210,7 @@ def test_a_new_caption_may_neither_lose_nor_bring_in_a_protected_class() -> None
         (CAPTION, "Something crosses the road by night. A red car waits.", "lost"),
         ("A car by day.", "A car by night. Pedestrians walk.", "brings in"),
     ]:
-        verdict = check_protected_classes((change,), caption, new, ("pedestrian",))
+        verdict = check_protected(Edit((change,), caption, new), TASK, ("pedestrian",))
         assert verdict is not None
         assert message in verdict.reason
-    assert check_protected_classes((change,), CAPTION, CAPTION.replace("day", "night"), ()) is None
+    assert check_protected(Edit((change,), CAPTION, CAPTION.replace("day", "night")), TASK, ()) is None

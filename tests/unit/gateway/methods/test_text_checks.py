@@ -80,8 +80,6 @@ def test_keywords(phrase: str, truth: str | None, check: str | None) -> None:
         (change("night", "bus stop"), "class words"),
         (change("in a city", "next to cars"), "other class"),
         (change("in a city", "at a traffic light"), "other class"),
-        (change("dog", "woman", factor="object"), "protected class"),
-        (change("dog", "black person", factor="object"), "protected class"),
         (change("red", "black", factor="adjective"), None),
     ],
 )
@@ -99,7 +97,6 @@ def test_changes(proposed: Change, check: str | None) -> None:
         ("A photo of a red bus in a foggy city. It is a snowy night.", "change applied"),
         ("A photo of a red van in a city. It is a snowy night.", "class kept"),
         ("A photo of a red bus and a car in a city. It is a snowy night.", "other class"),
-        ("A photo of a red bus with a man in a city. It is a snowy night.", "protected class"),
     ],
 )
 def test_new_captions(new_caption: str, check: str | None) -> None:
