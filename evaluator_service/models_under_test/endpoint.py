@@ -36,7 +36,11 @@ class EndpointModel:
     """A server with its API key; requests are batched and retried."""
 
     def __init__(self, endpoint: ModelEndpoint, transport: httpx.AsyncBaseTransport | None = None) -> None:
-        """Raises ValueError if the environment lacks the endpoint's key, or its `ca_file` cannot be read."""
+        """Raises ValueError for too few classes, and if its key is missing or its `ca_file` cannot be read."""
+        if len(endpoint.classes) < (least := KINDS[endpoint.kind].least_classes):
+            raise ValueError(
+                f"a {KINDS[endpoint.kind].noun} has at least {least} classes; name those of {endpoint.url}"
+            )
         key = os.environ.get(endpoint.api_key_variable, "") if endpoint.api_key_variable else ""
         if endpoint.api_key_variable and not key:
             raise ValueError(f"set the environment variable {endpoint.api_key_variable} to the key of {endpoint.url}")
@@ -55,16 +59,16 @@ class EndpointModel:
         return [answer for batch in answers for answer in batch]
 
     async def _outputs(self, batch: Sequence[bytes], deadline: float) -> list[Answer]:
-        kind, classes = KINDS[self.kind], len(self.classes)
+        kind = KINDS[self.kind]
         try:
-            body = await self._ask(batch, deadline, min(kind.most_bytes(batch, classes), MOST_BYTES))
+            body = await self._ask(batch, deadline, min(kind.most_bytes(batch, len(self.classes)), MOST_BYTES))
         except InvalidInput:
             if len(batch) == 1:
                 raise
             half = (len(batch) + 1) // 2  # the whole batch may be too large
             return [*await self._outputs(batch[:half], deadline), *await self._outputs(batch[half:], deadline)]
         try:
-            return await asyncio.to_thread(kind.parse, body, batch, classes)
+            return await asyncio.to_thread(kind.parse, body, batch, self.classes)
         except ValueError as error:
             raise self._dependency_failed(str(error)) from error
 

@@ -20,14 +20,16 @@ ClassNames = Sequence[str] | Mapping[str, int | Sequence[int]]
 class NamedOutputs:
     """Names of a model's outputs; the user's names override the model's. `classes` has each name once, by index."""
 
-    def __init__(self, outputs: int, embedded: Sequence[str] | None, declared: ClassNames | None) -> None:
+    def __init__(
+        self, outputs: int, embedded: Sequence[str] | None, declared: ClassNames | None, least: int = 2
+    ) -> None:
         """`embedded`: the model's own names by index. `declared`: those of its spec.
 
-        Raises InvalidInput if they do not fit.
+        Raises InvalidInput if they do not fit, or are less than `least` classes.
         """
         names = _output_names(outputs, embedded, declared)
         self.classes = list(dict.fromkeys(names))
-        if len(self.classes) < 2:
+        if len(self.classes) < least:
             raise InvalidInput("the model has only one class; a test needs at least two")
         column = {name: place for place, name in enumerate(self.classes)}
         self._columns = np.array([column[name] for name in names], np.int64)

@@ -32,17 +32,23 @@ def processors(
     revision: str | None = None,
     *,
     whole: bool = False,
+    pads: bool = False,
     channels: int | None = None,
 ) -> Prepare:
     """Images (height × width × 3) → batch × channels × height × width, by the processor stored with the weights.
 
     It uses the PIL backend, because the other needs torchvision and rounds differently. `channels` are those that the
     model's configuration names; a model with one gets grey images. Raises InvalidInput if the resulting sizes differ,
-    and with `whole` if it crops or pads: a segmenter's map would then not match the image.
+    and with `whole` if it crops or pads: a segmenter's map would then not match the image. With `pads` it may pad to
+    the largest image of a batch, which has no effect on one that is prepared alone.
     """
     processor = AutoImageProcessor.from_pretrained(location, backend="pil", subfolder=subfolder, revision=revision)
-    if whole and (getattr(processor, "do_center_crop", False) or getattr(processor, "do_pad", False)):
-        raise InvalidInput("the image processor crops or pads; set do_center_crop and do_pad to false for a segmenter")
+    padded = getattr(processor, "pad_size", None) if pads else getattr(processor, "do_pad", False)
+    if whole and (getattr(processor, "do_center_crop", False) or padded):
+        raise InvalidInput(
+            "the image processor crops or pads; set do_center_crop and do_pad to false, because the places in its "
+            "images would not be those in yours"
+        )
     edge = _largest_side(processor)
     mode = "L" if _channels(processor, channels) == 1 else "RGB"
 

@@ -51,7 +51,7 @@ class Predicted(NamedTuple):
     score: Floats
 
 
-class Matching(NamedTuple):
+class MatchedObjects(NamedTuple):
     """What becomes of each object (`FOUND` …), by which predicted box (−1: none), and of each box (`MATCHED` …)."""
 
     outcome: Integers
@@ -88,7 +88,7 @@ def _areas(boxes: Floats) -> Floats:
     return np.asarray((boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]))
 
 
-def match(objects: Objects, predicted: Predicted, iou: float) -> Matching:
+def match(objects: Objects, predicted: Predicted, iou: float) -> MatchedObjects:
     """Match objects with confident boxes, one to one and in this order; `iou` is the least that finds an object.
 
     1. Each box, the most confident first, finds the object of its class with which its IoU is highest (as COCO does).
@@ -123,7 +123,7 @@ def match(objects: Objects, predicted: Predicted, iou: float) -> Matching:
     left = fate == HALLUCINATION
     fate[left & inside.any(axis=1)] = TOLERATED
     fate[left & (met[:, by >= 0] >= iou).any(axis=1)] = DUPLICATE
-    return Matching(outcome, by, fate)
+    return MatchedObjects(outcome, by, fate)
 
 
 def _inside_ignored(objects: Objects, predicted: Predicted, met: Floats, iou: float) -> NDArray[np.bool_]:

@@ -32,7 +32,7 @@ from gateway.analysis.detection import (
     MISCLASSIFIED,
     MOST_OF_CLASS,
     BoxedPair,
-    Matching,
+    MatchedObjects,
     Objects,
     Predicted,
     average_precision,
@@ -179,7 +179,7 @@ class _Limits(NamedTuple):
     iou: float
     score: Floats
 
-    def match(self, image: BoxedPair) -> Matching:
+    def match(self, image: BoxedPair) -> MatchedObjects:
         """What becomes of the objects and of the confident boxes of an image."""
         objects, (boxes, label, score) = image
         confident = score >= self.score[label]
@@ -299,8 +299,8 @@ def detection_metrics(scores: BoxScores, seed: int, confidence: float | None = N
     original, null, counterfactual, reference = pairs.T
     measured = partial(_detection_scores, scores, matched)
     means = differences(scores, scores.whole).correct
-    arms = [[scores.images[place] for place in arm.tolist()] for arm in (counterfactual, reference)]
-    delta_ap, ap_interval = precision_difference(*arms, cluster, len(scores.classes), seed)
+    images, others = ([scores.images[place] for place in arm.tolist()] for arm in (counterfactual, reference))
+    delta_ap, ap_interval = precision_difference(images, others, cluster, len(scores.classes), seed)
     hallucinating = np.array([bool((matching.fate == HALLUCINATION).any()) for matching in matched], bool)
     more = Units.of(cluster, cluster).means(
         hallucinating[counterfactual].astype(float) - hallucinating[reference].astype(float)
@@ -328,7 +328,7 @@ def _interval(means: Floats, seed: int) -> Interval | None:
     return mean_interval(means, LEVEL, seed) if len(means) > 1 else None
 
 
-def _losing(matched: Sequence[Matching], before: Integers, after: Integers) -> NDArray[np.bool_]:
+def _losing(matched: Sequence[MatchedObjects], before: Integers, after: Integers) -> NDArray[np.bool_]:
     """Whether an object that is found on the one image is not found on the other."""
     pairs = zip(before.tolist(), after.tolist(), strict=True)
     lost = [((matched[one].outcome == FOUND) & (matched[other].outcome != FOUND)).any() for one, other in pairs]
@@ -336,7 +336,7 @@ def _losing(matched: Sequence[Matching], before: Integers, after: Integers) -> N
 
 
 def _detection_scores(
-    scores: BoxScores, matched: Sequence[Matching], places: Integers, cluster: Integers
+    scores: BoxScores, matched: Sequence[MatchedObjects], places: Integers, cluster: Integers
 ) -> DetectionScores:
     """The figures of the images at these places, which may repeat."""
     chosen = [(scores.images[place], matched[place]) for place in places.tolist()]
@@ -390,7 +390,7 @@ def _at_confidence(rows: KindRows, confidence: float) -> tuple[Scores, Fields]:
     return changed, {"detection": detection_metrics(changed, derive_seed("confidence", 0), confidence)}
 
 
-def _recall_by_label(image: BoxedPair, matching: Matching, classes: Sequence[str]) -> dict[str, float]:
+def _recall_by_label(image: BoxedPair, matching: MatchedObjects, classes: Sequence[str]) -> dict[str, float]:
     hits: dict[str, list[bool]] = {}
     for label, outcome in zip(image.objects.label.tolist(), matching.outcome.tolist(), strict=True):
         if OUTCOMES[outcome] != "ignored":

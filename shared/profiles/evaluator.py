@@ -37,7 +37,7 @@ class ModelEndpoint(Section):
 
     url: Annotated[str, Field(pattern=r"^https?://")]
     kind: Annotated[Kind, Field(validation_alias=KIND)] = "classification"
-    classes: Annotated[list[ClassName], Field(min_length=2, max_length=10_000)]
+    classes: Annotated[list[ClassName], Field(min_length=1, max_length=10_000)]
     revision: Annotated[str, Field(min_length=1)]
     licence: str
     description: str = ""

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from transformers import AutoModelForImageClassification
 
 from evaluator_service.models_under_test.hub import load_hub_model, own_names
-from evaluator_service.models_under_test.kinds.model_kind import Answer, ModelKind, ReadArray
+from evaluator_service.models_under_test.kinds.model_kind import Answer, LoadedModel, ModelKind, ReadArray
 from evaluator_service.models_under_test.onnx_file import OnnxFile, trial_images
 from evaluator_service.models_under_test.outputs import ClassNames, NamedOutputs, output_of, refuse_dependence, softmax
 from evaluator_service.models_under_test.preprocessing import processors
@@ -123,7 +123,7 @@ def refuse_other_rows(rows: NDArray[np.float64], images: int, classes: int) -> N
         raise InvalidInput('the model returned rows that are not probabilities; set output="logits"')
 
 
-def _examine(answers: Sequence[Answer]) -> None:
+def _examine(model: LoadedModel, images: Sequence[Pixels], answers: Sequence[Answer]) -> None:
     rows = np.stack(answers)
     if not np.allclose(rows.sum(axis=1), 1, atol=SUM_TOLERANCE) or rows.min() < -1e-6:
         raise InvalidInput('the outputs of the model are not probabilities; set "output": "logits"')
@@ -137,13 +137,13 @@ def _most_bytes(images: Sequence[bytes], classes: int) -> int:
     return _HEAD_BYTES + _NUMBER_BYTES * len(images) * classes
 
 
-def _parse(body: bytes, images: Sequence[bytes], classes: int) -> list[Answer]:
+def _parse(body: bytes, images: Sequence[bytes], classes: Sequence[str]) -> list[Answer]:
     try:
         rows = _Rows.model_validate_json(body).probabilities
     except ValidationError as error:
         raise ValueError('did not return {"probabilities": [[...]]}') from error
-    if len(rows) != len(images) or any(len(row) != classes for row in rows):
-        raise ValueError(f"must return {len(images)} rows of {classes} probabilities")
+    if len(rows) != len(images) or any(len(row) != len(classes) for row in rows):
+        raise ValueError(f"must return {len(images)} rows of {len(classes)} probabilities")
     array = np.array(rows)
     summed = np.isfinite(array).all() and (array >= 0).all() and np.allclose(array.sum(1), 1, atol=SUM_TOLERANCE)
     if not summed:

@@ -41,13 +41,14 @@ class ModelKind(Generic[Reply]):
     given the classes and an answer per image.
 
     A model is loaded from weights in Hub layout by `from_hub(weights, device=, classes=)`, from an ONNX file by
-    `from_onnx(folder, description, device=)`. `examine` raises InvalidInput for answers that no sound model gives.
+    `from_onnx(folder, description, device=)`. `examine(model, images, answers)` tries a new one: it raises InvalidInput
+    for answers that no sound model gives. A model has `least_classes` or more.
 
     A server answers some images (PNG) with up to `most_bytes(images, classes)` of JSON, which `parse(body, images,
     classes)` reads; it raises ValueError with what is wrong. `receive(images, classes, read)` reads the answers of an
     uploaded model from its process, which sends them one after another: their shapes follow from the images and the
     number of classes. It raises ValueError for answers that are not those of this kind.
-    `trainable`: such a model for repairs.
+    `trainable`: such a model for repairs; None if there are none.
     """
 
     name: Kind
@@ -55,9 +56,10 @@ class ModelKind(Generic[Reply]):
     endpoint: Endpoint[Any, Reply]
     from_hub: Callable[..., LoadedModel]
     from_onnx: Callable[..., LoadedModel]
-    examine: Callable[[Sequence[Answer]], None]
+    examine: Callable[[LoadedModel, Sequence[Pixels], Sequence[Answer]], None]
     most_bytes: Callable[[Sequence[bytes], int], int]
-    parse: Callable[[bytes, Sequence[bytes], int], list[Answer]]
+    parse: Callable[[bytes, Sequence[bytes], Sequence[str]], list[Answer]]
     receive: Callable[[Sequence[Pixels], int, ReadArray], list[Answer]]
     reply: Callable[[list[str], Sequence[Answer]], Reply]
-    trainable: type[Trainable]
+    trainable: type[Trainable] | None
+    least_classes: int = 2

@@ -22,7 +22,7 @@ from torch.nn.functional import interpolate
 from transformers import AutoModelForSemanticSegmentation
 
 from evaluator_service.models_under_test.hub import load_hub_model, own_names
-from evaluator_service.models_under_test.kinds.model_kind import Answer, ModelKind, ReadArray
+from evaluator_service.models_under_test.kinds.model_kind import Answer, LoadedModel, ModelKind, ReadArray
 from evaluator_service.models_under_test.onnx_file import OnnxFile, trial_images
 from evaluator_service.models_under_test.outputs import NOT_FINITE, ClassNames, NamedOutputs, refuse_dependence
 from evaluator_service.models_under_test.preprocessing import processors
@@ -180,7 +180,7 @@ def _mask(example: TrainingExample) -> Pixels:
     return example.mask
 
 
-def _examine(answers: Sequence[Answer]) -> None:
+def _examine(model: LoadedModel, images: Sequence[Pixels], answers: Sequence[Answer]) -> None:
     """A map that `run` made has the image's size and known classes."""
 
 
@@ -200,14 +200,14 @@ def _size(image: bytes) -> tuple[int, int]:
     return header.height, header.width
 
 
-def _parse(body: bytes, images: Sequence[bytes], classes: int) -> list[Answer]:
+def _parse(body: bytes, images: Sequence[bytes], classes: Sequence[str]) -> list[Answer]:
     try:
         maps = _Maps.model_validate_json(body).maps
     except ValidationError as error:
         raise ValueError('did not return {"maps": [...]} of base64 PNGs, or of rows of integers') from error
     if len(maps) != len(images):
         raise ValueError(f"returned {len(maps)} maps for {len(images)} images; it must return one map per image")
-    return [_parse_map(encoded, *_size(image), classes) for encoded, image in zip(maps, images, strict=True)]
+    return [_parse_map(encoded, *_size(image), len(classes)) for encoded, image in zip(maps, images, strict=True)]
 
 
 def _parse_map(encoded: str | list[list[int]], height: int, width: int, classes: int) -> Pixels:

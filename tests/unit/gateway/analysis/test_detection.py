@@ -135,7 +135,8 @@ def test_average_precision_is_that_of_pycocotools_on_the_files(
 
 def of_files(scenes: Sequence[BoxedPair], folder: Path) -> list[float]:
     """What a user gets from annotations and results in COCO's own files, whose ids are sparse."""
-    truths, results = [], []
+    truths: list[dict[str, object]] = []
+    results: list[dict[str, object]] = []
     for number, (things, boxes) in enumerate(scenes):
         image, rows = 100 + 7 * number, zip(*(part.tolist() for part in things), strict=True)
         for (left, top, right, bottom), label, area, ignore in rows:

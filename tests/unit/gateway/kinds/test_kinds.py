@@ -18,7 +18,7 @@ from gateway.kinds import KINDS
 from shared.media.images import decode
 from shared.media.label_maps import OTHER, VOID
 from shared.schemas.base import Kind
-from shared.schemas.boxes import BoxSpec, DetectReply, PredictedBox, TrueBox
+from shared.schemas.boxes import BoxSpec, Detected, DetectReply, PredictedBox, TrueBox
 from shared.schemas.effects import Metric
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.scores import labels_of, whole, with_mean
@@ -90,7 +90,8 @@ def test_a_detector_is_scored_by_the_recall_of_each_class_of_the_boxes() -> None
     assert before.scores == {"car": 1.0, "sky": 1.0, ALL_CLASSES: 1.0}
     assert after.scores == {"car": 0.5, "sky": 0.0, ALL_CLASSES: 0.25}
     assert (before.predicted, before.probability) == ("car", 0.9), "nobody annotated trams"
-    outcomes = [[thing["outcome"] for thing in scored.detail["detected"]["objects"]] for scored in (before, after)]
+    detected = [Detected.model_validate(scored.detail["detected"]) for scored in (before, after)]
+    outcomes = [[thing.outcome for thing in of_image.objects] for of_image in detected]
     assert outcomes == [["found"] * 3 + ["ignored"], ["found", "missed", "misclassified", "ignored"]]
     assert (kind.changed(before, after), kind.changed(after, before)) == (True, False)
     unjudged = kind.judge(answers[0], None, CLASSES)
