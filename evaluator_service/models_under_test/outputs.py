@@ -74,6 +74,8 @@ def output_of(rows: NDArray[np.floating], declared: Output | None, last_operator
     """
     if not np.isfinite(rows).all():  # refused elsewhere
         return declared or "logits"
+    if declared not in (None, "logits", "probabilities"):
+        raise InvalidInput(f"{declared!r} is the output of a detector; a classifier's is logits or probabilities")
     if rows.shape[1] == 1:
         raise InvalidInput(
             "the model has one output for each image, such as the score of one of two classes; export it with one for "

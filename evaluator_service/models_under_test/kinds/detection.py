@@ -8,11 +8,13 @@ In Hub layout they are transformers' (DETR, YOLOS, RT-DETR, D-FINE, ...). A serv
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple, Self
 
+import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -22,20 +24,25 @@ from transformers import AutoImageProcessor, AutoModelForObjectDetection
 
 from evaluator_service.models_under_test.hub import load_hub_model, own_names
 from evaluator_service.models_under_test.kinds.model_kind import Answer, LoadedModel, ModelKind, ReadArray
-from evaluator_service.models_under_test.outputs import ClassNames, NamedOutputs
-from evaluator_service.models_under_test.preprocessing import processors
+from evaluator_service.models_under_test.onnx_file import OnnxFile, trial_images
+from evaluator_service.models_under_test.outputs import ClassNames, NamedOutputs, softmax
+from evaluator_service.models_under_test.preprocessing import placement, processors
 from shared.media.images import Pixels
 from shared.problems import InvalidInput
 from shared.profiles.weights import Weights
 from shared.schemas.base import Kind
 from shared.schemas.boxes import MAX_BOXES, MAX_COORDINATE, DetectReply, PredictedBox
-from shared.schemas.models import ModelDescription
+from shared.schemas.models import ModelDescription, Preprocessing
 from shared.service.endpoints import Services
 
 _COLUMNS = 6  # left, top, right, bottom, score, class
 _HEAD_BYTES = 64 * 1024
 _BOX_BYTES = 1024
+_NORMALISED_PIXELS = 2
 _TRIED = 10  # boxes of the highest scores, which a trial compares
+LEAST_SCORE = 0.001  # before suppression, as Ultralytics validates
+MOST_OVERLAP = 0.7
+MOST_AFTER_SUPPRESSION = 300
 _ALIKE_OVERLAP, _ALIKE_SCORE = 0.5, 0.05
 
 
@@ -107,17 +114,204 @@ def named_answer(boxes: NDArray[Any], scores: NDArray[Any], labels: NDArray[Any]
 _OF_TWO_SHAPES = [np.zeros((*size, 3), np.uint8) for size in ((97, 97), (97, 61))]
 
 
+class Candidates(NamedTuple):
+    """Boxes of one image: corners in the model's input, scores, and indices of outputs."""
+
+    boxes: NDArray[np.float64]
+    scores: NDArray[np.float64]
+    labels: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How to read the outputs of a detector.
+
+    `names` of the outputs that `read` takes, for one image (none: its only output). `shares`: boxes are shares of the
+    input, else pixels. `outputs`: the number of classes, given the shapes of these outputs; None if they do not say.
+    """
+
+    names: tuple[str, ...]
+    read: Callable[..., Candidates]
+    shares: bool
+    outputs: Callable[..., int | None]
+
+
+def _softmax_queries(logits: NDArray[np.float64], boxes: NDArray[np.float64]) -> Candidates:
+    """DETR and YOLOS: the last output is no object."""
+    scores = softmax(logits)[:, :-1]
+    return Candidates(_from_centres(boxes), scores.max(axis=1), scores.argmax(axis=1))
+
+
+def _sigmoid_queries(logits: NDArray[np.float64], boxes: NDArray[np.float64]) -> Candidates:
+    """RT-DETR, D-FINE, Deformable DETR: as many boxes as there are queries, of the most probable classes."""
+    scores = 1 / (1 + np.exp(-logits))
+    best = np.argsort(-scores, axis=None, kind="stable")[: len(logits)]
+    queries, labels = np.unravel_index(best, scores.shape)
+    return Candidates(_from_centres(boxes)[queries], scores[queries, labels], labels)
+
+
+def _anchors(output: NDArray[np.float64]) -> Candidates:
+    """YOLO, of version 8 on: (4 + classes) × anchors, before non-maximum suppression."""
+    boxes, scores, labels = _from_centres(output[:4].T), output[4:].max(axis=0), output[4:].argmax(axis=0)
+    corners_and_sizes = np.column_stack([boxes[:, :2], boxes[:, 2:] - boxes[:, :2]])
+    kept = cv2.dnn.NMSBoxesBatched(
+        corners_and_sizes.tolist(), scores.tolist(), labels.tolist(), LEAST_SCORE, MOST_OVERLAP
+    )
+    best = np.array(kept, np.int64).reshape(-1)[:MOST_AFTER_SUPPRESSION]
+    return Candidates(boxes[best], scores[best], labels[best])
+
+
+def _end_to_end(rows: NDArray[np.float64]) -> Candidates:
+    return Candidates(rows[:, :4], rows[:, 4], rows[:, 5].astype(np.int64))
+
+
+def _labelled(boxes: NDArray[Any], labels: NDArray[Any], scores: NDArray[Any]) -> Candidates:
+    return Candidates(boxes, scores, labels.astype(np.int64))
+
+
+def _scored(boxes: NDArray[np.float64], scores: NDArray[np.float64]) -> Candidates:
+    return Candidates(boxes, scores.max(axis=1), scores.argmax(axis=1))
+
+
+def _from_centres(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Corners from centre, width and height."""
+    return np.concatenate([boxes[:, :2] - boxes[:, 2:] / 2, boxes[:, :2] + boxes[:, 2:] / 2], axis=1)
+
+
+LAYOUTS: Mapping[str, Layout] = {
+    "detr": Layout(("logits", "pred_boxes"), _softmax_queries, True, lambda logits, boxes: logits[-1] - 1),
+    "rt-detr": Layout(("logits", "pred_boxes"), _sigmoid_queries, True, lambda logits, boxes: logits[-1]),
+    "yolo": Layout((), _anchors, False, lambda output: output[1] - 4),
+    "end-to-end": Layout((), _end_to_end, False, lambda output: None),
+    "torchvision": Layout(("boxes", "labels", "scores"), _labelled, False, lambda *_: None),
+    "jatic": Layout(("boxes", "scores"), _scored, True, lambda boxes, scores: scores[-1]),
+}
+
+
+def layout_of(shapes: Mapping[str, Sequence[int]], declared: str | None, classes: int | None) -> Layout:
+    """The layout of outputs of these names and shapes; `classes`: their number, if it is known.
+
+    Raises InvalidInput unless one is declared or can be recognised.
+    """
+    listed = ", ".join(f"{name} {' × '.join(map(str, shape))}" for name, shape in shapes.items())
+    if declared is not None and declared not in LAYOUTS:
+        raise InvalidInput(f"a detector's `output` is one of {', '.join(LAYOUTS)}")
+    name = declared or _recognised(shapes, classes)
+    if name is None:
+        raise InvalidInput(
+            f"the outputs {listed} are of no known layout; set `output` to one of {', '.join(LAYOUTS)}, or export the "
+            "model as one of them"
+        )
+    layout = LAYOUTS[name]
+    if not set(layout.names) <= set(shapes) or (not layout.names and len(shapes) > 1):
+        raise InvalidInput(
+            f"the layout {name!r} has {' and '.join(layout.names) or 'one output'}, and the model {listed}; rotated "
+            "boxes, poses and masks are not supported"
+        )
+    return layout
+
+
+def _recognised(shapes: Mapping[str, Sequence[int]], classes: int | None) -> str | None:
+    if {"logits", "pred_boxes"} <= set(shapes):
+        return {shapes["logits"][-1]: "rt-detr", shapes["logits"][-1] - 1: "detr"}.get(classes or 0)
+    if {"boxes", "scores"} <= set(shapes):
+        return "torchvision" if "labels" in shapes else "jatic"
+    (shape,) = shapes.values() if len(shapes) == 1 else [()]
+    if len(shape) != 3:
+        return None
+    if classes is not None and shape[1] == 4 + classes:
+        return "yolo"
+    if shape[2] == _COLUMNS:
+        return "end-to-end"
+    return "yolo" if classes is None and _COLUMNS < shape[1] < shape[2] else None
+
+
+def number_of_names(own: Sequence[str] | None, declared: ClassNames | None) -> int | None:
+    """The number of outputs that names tell of."""
+    if own is not None:
+        return len(own)
+    return None if declared is None or isinstance(declared, Mapping) else len(declared)
+
+
+def _largest_index(declared: ClassNames | None) -> int | None:
+    if not isinstance(declared, Mapping):
+        return None
+    return max(max([places] if isinstance(places, int) else places) for places in declared.values()) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """Answers from the outputs of a network that reads prepared images."""
+
+    layout: Layout
+    outputs: NamedOutputs
+
+    @classmethod
+    def of(
+        cls,
+        shapes: Mapping[str, Sequence[int]],
+        own: Sequence[str] | None,
+        classes: ClassNames | None,
+        output: str | None,
+    ) -> Self:
+        """`own`: the model's names of its outputs; `classes` and `output` as its description says."""
+        layout = layout_of(shapes, output, number_of_names(own, classes))
+        outputs = layout.outputs(*(shapes[name] for name in layout.names or shapes))
+        outputs = outputs or number_of_names(own, classes) or _largest_index(classes)
+        if outputs is None:
+            raise InvalidInput("the names of the model's classes are missing; give `classes`, by the index of each")
+        return cls(layout, NamedOutputs(outputs, own, classes, least=1))
+
+    def answer(
+        self, arrays: Mapping[str, NDArray[Any]], image: Pixels, size: tuple[int, int], how: Preprocessing | None
+    ) -> Answer:
+        """The answer for an image, given its outputs by name and the `size` of the model's input (height, width)."""
+        if not all(np.isfinite(array).all() for array in arrays.values()):
+            return np.full((MAX_BOXES, _COLUMNS), np.nan)
+        try:
+            found = self.layout.read(*(arrays[name].astype(np.float64) for name in self.layout.names or arrays))
+        except (IndexError, ValueError) as error:
+            shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
+            raise InvalidInput(f"the outputs do not have the model's layout: {shapes}") from error
+        if not ((found.labels >= 0) & (found.labels < len(self.outputs.index_map())))[found.scores != 0].all():
+            raise InvalidInput(
+                f"the model answers class {found.labels.max()}, and its classes have the indices 0 to "
+                f"{len(self.outputs.index_map()) - 1}; name all of them in `classes`"
+            )
+        used = found.scores != 0
+        boxes = found.boxes[used] * ([size[1], size[0]] * 2 if self.layout.shares else 1)
+        corners = placement(image, size, how).undo(boxes)
+        return named_answer(corners, found.scores[used], found.labels[used], self.outputs)
+
+
 class OnnxDetector:
-    """An ONNX detector under test."""
+    """An ONNX detector under test, of one of `LAYOUTS`."""
 
     kind: ClassVar[Kind] = "detection"
-    classes: list[str]
 
     def __init__(self, folder: Path, description: ModelDescription, *, device: str) -> None:
-        raise InvalidInput("upload the detector in Hub layout")
+        """As `OnnxClassifier`; preprocessing that crops is refused."""
+        self._file = OnnxFile(folder, description, (), device, whole=True)
+        self._how = description.preprocessing
+        task = self._file.metadata.get("task", "detect")  # Ultralytics' exports say so
+        if task != "detect":
+            raise InvalidInput(f"the model was exported for {task!r}; only a detector of upright boxes can be tested")
+        ((_, _, sample),) = self._file.tensors(trial_images()[:1])
+        shapes = {name: array.shape for name, array in sample.items()}
+        self._unbatched = "boxes" in shapes and len(shapes["boxes"]) == 2  # torchvision's
+        self._decoder = Decoder.of(shapes, self._file.names(), description.classes, description.output)
+        self.classes = self._decoder.outputs.classes
 
     def run(self, images: Sequence[Pixels]) -> list[Answer]:
-        raise NotImplementedError
+        """The answer for each RGB image (height × width × 3)."""
+        batches = [[image] for image in images] if self._unbatched else [images]
+        return [answer for batch in batches for answer in self._run(batch)]
+
+    def _run(self, images: Sequence[Pixels]) -> Iterator[Answer]:
+        for batch, size, tensors in self._file.tensors(images):
+            for place, image in enumerate(batch):
+                arrays = tensors if self._unbatched else {name: array[place] for name, array in tensors.items()}
+                yield self._decoder.answer(arrays, image, size, self._how)
 
 
 def _examine(model: LoadedModel, images: Sequence[Pixels], answers: Sequence[Answer]) -> None:
@@ -137,7 +331,8 @@ def _examine(model: LoadedModel, images: Sequence[Pixels], answers: Sequence[Ans
 
 def _used(answer: Answer) -> Answer:
     """The rows that are boxes."""
-    return answer[answer[:, 4] != 0]
+    rows: Answer = answer[answer[:, 4] != 0]
+    return rows
 
 
 def _refuse_impossible(images: Sequence[Pixels], answers: Sequence[Answer]) -> None:
@@ -164,9 +359,6 @@ def _refuse_impossible(images: Sequence[Pixels], answers: Sequence[Answer]) -> N
         )
 
 
-_NORMALISED_PIXELS = 2
-
-
 def _share_alike(first: Answer, second: Answer) -> float:
     """The share of the best boxes of one answer that the other has, too."""
     best, others = _used(first)[:_TRIED], _used(second)
@@ -187,7 +379,8 @@ def _overlaps(first: Answer, second: Answer) -> NDArray[np.float64]:
     common = corners.clip(min=0).prod(axis=-1)
     areas = [(rows[:, 2:4] - rows[:, :2]).clip(min=0).prod(axis=-1) for rows in (first, second)]
     union = areas[0][:, None] + areas[1][None] - common
-    return np.divide(common, union, out=np.zeros_like(common), where=union > 0)
+    overlaps: NDArray[np.float64] = np.divide(common, union, out=np.zeros_like(common), where=union > 0)
+    return overlaps
 
 
 class _HubCorners(BaseModel):
