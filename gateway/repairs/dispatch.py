@@ -151,7 +151,7 @@ def record_deaths(session: Session, store: ObjectStore) -> None:
 
     A repair in which it died several times without progress fails; it would end the next process, too.
     """
-    rows = select(Repair.id, Repair.token, Repair.lost).where(Repair.state == "running", Repair.token.is_not(None))
+    rows = select(Repair.id, Repair.token, Repair.lost).where(Repair.state == "running")
     for repair_id, token, lost in session.execute(rows).all():
         if token is None or not store.exists(repair_key(repair_id, token, "progress.json")):
             continue  # it waited behind another repair

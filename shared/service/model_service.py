@@ -271,6 +271,7 @@ class ModelService(Generic[Model]):
         self._stopping.set()
         for batcher in list(self._batchers):
             batcher.drain(self._settings.drain_seconds)
+        self._model = None  # libraries may hold the app for as long as the process lives
 
     def _build_app(self) -> FastAPI:
         @asynccontextmanager

@@ -194,7 +194,7 @@ def test_two_gateways_work_on_one_database_and_store(sessions: Sessions, databas
         assert same == same_there
         jobs = {*same, *kept, *kept_there}
         assert len(jobs) == 16
-        wait_for(lambda: all(first.get(f"/jobs/{job}").json()["state"] == "done" for job in jobs), 300)
+        wait_for(lambda: all(second.get(f"/jobs/{job}").json()["state"] == "done" for job in jobs), 300)
         for client in (first, second):
             assert {job["id"] for job in client.get("/jobs?limit=100").json()["jobs"]} == jobs
         run_housekeeping(sessions, DirectoryStore(tmp_path / "objects"), Graces(0, 0))
