@@ -175,7 +175,7 @@ def effect_sentence(
     """One cell in short sentences. What is surely lost in a finding is adjusted for selection.
 
     `correct`: per-source differences. `same_pairs`: cells of findings about the same pairs. `instead`: what the model
-    says. Example: "`bus` at night instead of day is not recognised: 14 of 14 lost, all called `truck`. At least 45
+    says. Example: "`bus` at night (so also from day) is not recognised: 14 of 14 lost, all called `truck`. At least 45
     points are lost, 95 % sure."
     """
     name, words = class_in_words(effect.cell, "`"), SCORE_WORDS[metric]

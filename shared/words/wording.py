@@ -123,14 +123,13 @@ def change_in_words(cell: Cell) -> str:
 
 
 def changes_in_words(cells: Sequence[Cell]) -> str:
-    """The change of findings about the same pairs, both directions named: "at night instead of day"."""
+    """The change of findings about the same pairs, both directions named: "at night (so also from day)"."""
     first, *others = cells
-    opposite = [cell.value for cell in others if (cell.factor, cell.direction) != (first.factor, first.direction)]
-    if len(others) == 1 and opposite and others[0].factor == first.factor:
-        old, new = (first.value, others[0].value) if first.direction == "from" else (others[0].value, first.value)
-        words = change_in_words(first.model_copy(update={"value": new, "direction": "to"}))
-        return f"{words} instead of {old}"
-    return " and ".join(map(change_in_words, cells))
+    also = [
+        f"from {cell.value}" if (cell.factor, cell.direction) == (first.factor, "from") else change_in_words(cell)
+        for cell in others
+    ]
+    return f"{change_in_words(first)} (so also {' and '.join(also)})" if also else change_in_words(first)
 
 
 def open_effect_sentence(effect: CellEffect, metric: Metric = "accuracy") -> str:
