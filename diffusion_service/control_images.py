@@ -27,7 +27,7 @@ from diffusion_service.segmentation import LabelMap, Segmenter
 from shared.media.images import Pixels
 from shared.problems import InvalidInput, NotFinite
 from shared.profiles.weights import Weights
-from shared.schemas.diffusion import ControlKind, ControlRegion
+from shared.schemas.diffusion import ControlKind, ControlRegion, EditControl
 from shared.service.load_progress import reading
 
 
@@ -103,7 +103,7 @@ class ControlImages:
         """The control regions that are available."""
         return ("full",) if self.segmenter is None else ("full", "structure", "object")
 
-    def prepare(self, source: Source, kinds: Iterable[ControlKind], regions: Iterable[ControlRegion]) -> None:
+    def prepare(self, source: Source, kinds: Iterable[ControlKind], regions: Iterable[EditControl]) -> None:
         """Compute what control images need before any network, so that `image` finds it. Any thread but the model's."""
         with self._preparing:  # the requests of a source come together
             for kind in kinds:
@@ -236,7 +236,7 @@ def smooth_soft_edges(image: Pixels) -> Pixels:
 
 
 # What `ControlImages` filters for a kind and a region.
-_FILTERS: dict[tuple[ControlKind, ControlRegion], tuple[Filter, ...]] = {
+_FILTERS: dict[tuple[ControlKind, EditControl], tuple[Filter, ...]] = {
     ("canny", "full"): (canny,),
     ("canny", "structure"): (outlines, details),
     ("soft_edges", "full"): (soft_edges,),

@@ -121,10 +121,10 @@ class InstructPipeline(Section):
 
     `resolution`: images are edited at about its square in pixels. The pipelines named Inpaint edit the region
     `background` only, all others the whole image. `gigabytes` of `weights` is what the device must hold: with `offload`
-    that of the largest network, with `quantisation` that of the smaller transformer. `offload` = "auto" keeps more on
-    the device where it has room. `loras` are merged into the transformer in their order, and `scheduler_options`
-    override the configuration of the weights' scheduler: so weights distilled to few steps are used. `transformer`
-    replaces that of `weights`, whose `gigabytes` are then those of the rest.
+    that of the largest network, with `quantisation` that of the smaller transformer. `host_gigabytes` is what the host
+    keeps with `offload`; "auto" keeps more on the device where it has room. `loras` are merged into the transformer in
+    their order, and `scheduler_options` override the configuration of the weights' scheduler: so weights distilled to
+    few steps are used. `transformer` replaces that of `weights`, whose `gigabytes` are then those of the rest.
     """
 
     engine: Literal["pipeline"]
@@ -132,6 +132,7 @@ class InstructPipeline(Section):
     weights: Weights
     resolution: Annotated[int, Field(ge=64, le=4096)] = 1024
     offload: Offload = "none"
+    host_gigabytes: Annotated[float, Field(ge=0)] = 0.0
     quantisation: Quantisation = "none"
     transformer: GgufTransformer | None = None
     loras: list[MergedLora] = Field(default_factory=list)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field
 
 from shared.schemas.base import Contract
 from shared.schemas.caption import TopP
@@ -29,15 +29,9 @@ class GenerateRequest(Contract):
     json_schema: dict[str, Any]
     temperature: Annotated[float, Field(ge=0, le=2)] = 0.7
     max_tokens: Annotated[int, Field(ge=1, le=4096)] = 256
-    top_p: TopP = 1.0
+    # Left out at its default, so that calls recorded before this field existed keep their keys.
+    top_p: Annotated[TopP, Field(exclude_if=lambda top_p: top_p == 1)] = 1.0
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-
-    @model_serializer(mode="wrap")
-    def _to_wire(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        values: dict[str, Any] = plain(self)
-        if self.top_p == 1:  # calls recorded before this field existed keep their keys
-            del values["top_p"]
-        return values
 
 
 class GenerateReply(Contract):
