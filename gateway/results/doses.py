@@ -159,7 +159,7 @@ def _undone(scores: Scores, doses: CellDoses, cell: Cell, seed: int) -> Undone |
         return None
     undone, full = (_of_sources(scores, rows, common) for rows in (undone, full))
     right = [_accuracy(scores, rows, scores.counterfactual) for rows in (undone, full)]
-    remaining = right[0] - _accuracy(scores, undone, scores.original)
+    remaining = right[0] - _accuracy(scores, undone, scores.original[scores.image])
     regained = right[0] - right[1]
     intervals = interval_of(remaining, seed), interval_of(regained, seed)
     return Undone(
@@ -174,21 +174,21 @@ def _undone(scores: Scores, doses: CellDoses, cell: Cell, seed: int) -> Undone |
 
 def _counts(scores: Scores, cell: Cell) -> Integers:
     """The rows of a cell whose pairs count."""
-    rows = scores.cells.get(cell, np.zeros(0, np.int64))
-    return rows if scores.counting is None else rows[scores.counting.pairs[rows]]
+    return scores.rows_in(scores.cells.get(cell, np.zeros(0, np.int64)))
 
 
 def _common_sources(scores: Scores, cells: Sequence[Integers]) -> Integers:
-    return reduce(np.intersect1d, (np.unique(scores.source[rows]) for rows in cells))
+    return reduce(np.intersect1d, (np.unique(scores.source[scores.image[rows]]) for rows in cells))
 
 
 def _of_sources(scores: Scores, rows: Integers, sources: Integers) -> Integers:
-    return rows[np.isin(scores.source[rows], sources)]
+    return rows[np.isin(scores.source[scores.image[rows]], sources)]
 
 
 def _accuracy(scores: Scores, rows: Integers, correct: Floats) -> Floats:
     """How often the model is right in each group, by rows."""
-    return Units.of(scores.source[rows], scores.cluster[rows]).means(correct[rows])
+    image = scores.image[rows]
+    return Units.of(scores.source[image], scores.cluster[image]).means(correct[rows])
 
 
 def with_doses(results: JobResults, dosed: Iterable[JobResults]) -> JobResults:

@@ -16,7 +16,9 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import yaml
+from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from shared.media.manifests import Manifest, ManifestRow, clean_name, decode_text, match_rows
@@ -430,8 +432,12 @@ def _moved(box: TrueBox, move: Callable[[float, float], tuple[float, float]], ar
     return box.model_copy(update={"box": corners, "area": None if box.area is None else box.area * areas})
 
 
-def relabelled(boxes: BoxedImage, names: Mapping[str, str]) -> BoxedImage:
-    """The boxes with their labels renamed where `names` has another name."""
-    return boxes._replace(
-        boxes=tuple(box.model_copy(update={"label": names.get(box.label, box.label)}) for box in boxes.boxes)
-    )
+def boxes_of_instances(instances: NDArray[Any], labels: Mapping[int, str]) -> tuple[TrueBox, ...]:
+    """The boxes of the objects in a mask whose pixels have their numbers (height × width), with their areas."""
+    boxes = []
+    for number, label in labels.items():
+        rows, columns = np.nonzero(instances == number)
+        if len(rows):
+            box = (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1)
+            boxes.append(TrueBox(box=tuple(map(float, box)), label=label, area=float(len(rows))))
+    return tuple(boxes)
