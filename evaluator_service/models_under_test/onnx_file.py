@@ -80,7 +80,7 @@ class OnnxFile:
         self._outputs = [item.name for item in self._session.get_outputs()]
         self._shape = shape
         if shape:
-            self._outputs = [_output_name(self._session)]
+            self._outputs = [output_name(self._outputs)]
             self.last_operator = operators[self._outputs[0]]
             self.sample = self.rows([_sample_image()])
 
@@ -230,13 +230,13 @@ def _input(session: Any, layout: str, prepared: Sequence[int]) -> tuple[str, typ
     return inputs[0].name, _FLOATS[inputs[0].type], batch if isinstance(batch, int) else 0
 
 
-def _output_name(session: Any) -> str:
-    """The output to read: the only one, or the one with a known name."""
-    names = [item.name for item in session.get_outputs()]
+def output_name(outputs: Iterable[str]) -> str:
+    """The output to read: the only one, or the one with a known name. Raises InvalidInput."""
+    names = list(outputs)
     readable = names if len(names) == 1 else [name for name in names if name in _OUTPUT_NAMES]
     if len(readable) != 1:
         raise InvalidInput(f"the model has the outputs {', '.join(names)}; keep one, or name it `logits`")
-    return str(readable[0])
+    return readable[0]
 
 
 def check_onnx(data: bytes) -> ModelProto:

@@ -6,7 +6,7 @@ In Hub layout they are transformers' (ResNet, ViT, ConvNeXT, ..., and timm's if 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,7 +18,7 @@ from transformers import AutoModelForImageClassification
 
 from evaluator_service.models_under_test.hub import load_hub_model, own_names
 from evaluator_service.models_under_test.kinds.model_kind import Answer, LoadedModel, ModelKind, ReadArray
-from evaluator_service.models_under_test.onnx_file import OnnxFile, trial_images
+from evaluator_service.models_under_test.onnx_file import OnnxFile, output_name, trial_images
 from evaluator_service.models_under_test.outputs import ClassNames, NamedOutputs, output_of, refuse_dependence, softmax
 from evaluator_service.models_under_test.preprocessing import processors
 from evaluator_service.models_under_test.trainable import Opener, Trainable, TrainingExample, opened_chunks
@@ -151,6 +151,20 @@ def _parse(body: bytes, images: Sequence[bytes], classes: Sequence[str]) -> list
     return list(array)
 
 
+def _from_tensors(
+    tensors: Mapping[str, Answer], images: Sequence[Pixels], description: ModelDescription
+) -> list[Answer]:
+    rows = tensors[output_name(tensors)].astype(np.float64)
+    classes = len(description.classes or [])
+    if rows.shape != (len(images), classes):
+        raise ValueError(f"returned shape {rows.shape} for {len(images)} images of {classes} classes")
+    if description.output not in ("logits", "probabilities"):
+        raise ValueError("needs `output` in its table: logits or probabilities")
+    rows = softmax(rows) if description.output == "logits" else rows
+    refuse_other_rows(rows, len(images), classes)
+    return list(rows)
+
+
 def _receive(images: Sequence[Pixels], classes: int, read: ReadArray) -> list[Answer]:
     return list(read((len(images), classes), np.float64))
 
@@ -168,6 +182,7 @@ CLASSIFICATION = ModelKind(
     examine=_examine,
     most_bytes=_most_bytes,
     parse=_parse,
+    from_tensors=_from_tensors,
     receive=_receive,
     reply=_reply,
     trainable=TrainableClassifier,

@@ -442,6 +442,23 @@ def _parsed(detections: Sequence[_Detection], places: dict[str, int]) -> Answer:
     return answer_of(np.array(boxes).reshape(-1, 4), scores, labels)
 
 
+def _from_tensors(
+    tensors: Mapping[str, Answer], images: Sequence[Pixels], description: ModelDescription
+) -> list[Answer]:
+    shapes = {name: array.shape for name, array in tensors.items()}
+    how = description.preprocessing
+    assert how is not None
+    single = len(images) == 1 and len(shapes.get("boxes", (1, 1, 1))) == 2  # torchvision's
+    if not single and any(not shape or shape[0] != len(images) for shape in shapes.values()):
+        raise ValueError(f"returned {shapes} for {len(images)} images; set max_batch = 1 if it takes one at a time")
+    decoder = Decoder.of(shapes, None, description.classes, description.output)
+    each = (
+        [dict(tensors)] if single else [{name: array[i] for name, array in tensors.items()} for i in range(len(images))]
+    )
+    size = (how.height, how.width)
+    return [decoder.answer(arrays, image, size, how) for arrays, image in zip(each, images, strict=True)]
+
+
 def _receive(images: Sequence[Pixels], classes: int, read: ReadArray) -> list[Answer]:
     answers = [read((MAX_BOXES, _COLUMNS), np.float64) for _ in images]
     for answer in answers:
@@ -474,6 +491,7 @@ DETECTION = ModelKind(
     examine=_examine,
     most_bytes=_most_bytes,
     parse=_parse,
+    from_tensors=_from_tensors,
     receive=_receive,
     reply=_reply,
     trainable=None,

@@ -8,7 +8,7 @@ indices into its classes. A PNG is decoded only if its header has its image's si
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,7 +23,7 @@ from transformers import AutoModelForSemanticSegmentation
 
 from evaluator_service.models_under_test.hub import load_hub_model, own_names
 from evaluator_service.models_under_test.kinds.model_kind import Answer, LoadedModel, ModelKind, ReadArray
-from evaluator_service.models_under_test.onnx_file import OnnxFile, trial_images
+from evaluator_service.models_under_test.onnx_file import OnnxFile, output_name, trial_images
 from evaluator_service.models_under_test.outputs import NOT_FINITE, ClassNames, NamedOutputs, refuse_dependence
 from evaluator_service.models_under_test.preprocessing import processors
 from evaluator_service.models_under_test.trainable import IGNORED, Opener, Trainable, TrainingExample, opened_chunks
@@ -238,6 +238,18 @@ def _decode(text: str, height: int, width: int) -> Pixels:
     return decode(data, "L")
 
 
+def _from_tensors(
+    tensors: Mapping[str, Answer], images: Sequence[Pixels], description: ModelDescription
+) -> list[Answer]:
+    logits = tensors[output_name(tensors)]
+    classes = len(description.classes or [])
+    if logits.ndim != 4 or logits.shape[:2] != (len(images), classes):
+        raise ValueError(f"returned shape {logits.shape}; it must be {len(images)} × {classes} × height × width")
+    if description.preprocessing is not None and description.preprocessing.fit != "stretch":
+        raise ValueError('needs the whole image; set fit = "stretch" in its preprocessing')
+    return [*_label_maps(torch.from_numpy(logits.astype(np.float32)), images, np.arange(classes))]
+
+
 def _receive(images: Sequence[Pixels], classes: int, read: ReadArray) -> list[Answer]:
     maps = [read(image.shape[:2], np.uint8) for image in images]
     if any(int(array.max(initial=0)) >= classes for array in maps):
@@ -258,6 +270,7 @@ SEGMENTATION = ModelKind(
     examine=_examine,
     most_bytes=_most_bytes,
     parse=_parse,
+    from_tensors=_from_tensors,
     receive=_receive,
     reply=_reply,
     trainable=TrainableSegmenter,
