@@ -21,6 +21,7 @@ from shared.problems import NotReady
 from shared.schemas.calibration import JobCalibration
 from shared.schemas.comparisons import ComparisonChoice, JobComparison
 from shared.schemas.effects import DoseRequest
+from shared.schemas.exports import Release
 from shared.schemas.finding_notes import FindingNoteRequest
 from shared.schemas.findings import FindingsListing, FindingView
 from shared.schemas.jobs import (
@@ -245,6 +246,13 @@ class Client:
     def export(self, job: str, query: Sequence[tuple[str, str]], out: IO[bytes]) -> None:
         """Stream the job's export into a file. After a problem the file is incomplete."""
         with self._gateway.stream(f"/jobs/{job}/export", query) as reply:
+            for chunk in reply.iter_bytes():
+                out.write(chunk)
+
+    def publish_suite(self, suite: str, release: Release, out: IO[bytes]) -> None:
+        """Stream a suite as a data set in the Hub's layout (tar). After a problem the file is incomplete."""
+        query = [(name, str(value)) for name, value in release.model_dump().items() if value]
+        with self._gateway.stream(f"/suites/{suite}/export", query) as reply:
             for chunk in reply.iter_bytes():
                 out.write(chunk)
 

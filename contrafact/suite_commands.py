@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import re
+import tarfile
+import tempfile
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -24,6 +26,7 @@ from contrafact.job_files import parse_pair
 from contrafact.progress_display import show_progress
 from shared.schemas.comparisons import ComparisonChoice
 from shared.schemas.effects import SMALL_LOSS
+from shared.schemas.exports import Release
 from shared.schemas.suites import MAX_DROP, CellComparison, Judgement, RunResults, RunView, SuiteFilters, SuiteRequest
 from shared.words.markdown import plain, sentence, table
 from shared.words.verdicts import counts_tested, is_suspected, ruled_out
@@ -83,6 +86,27 @@ def _table(runs: Iterable[RunView]) -> Table:
         started = f"{run.created_at:%Y-%m-%d %H:%M}"
         table.add_row(run.id, Text(run.model), run.revision[:REVISION_CHARACTERS], run.state, started)
     return table
+
+
+@suites.command("publish")
+def publish(
+    suite: SuiteName,
+    folder: Annotated[Path, typer.Argument(help="a new folder")],
+    licence: Annotated[str, typer.Option(help="SPDX id of the data set's licence, such as CC-BY-4.0")],
+    attribution: Annotated[str, typer.Option(help="whose source images these are, and on what terms")] = "",
+    url: Url = URL,
+    api_key: Key = "",
+) -> None:
+    """Write a suite as a data set for the Hugging Face Hub: parquet, card with licences and provenance, Croissant."""
+    release = Release(licence=licence, attribution=attribution)
+    with open_client(url, api_key) as client, tempfile.TemporaryFile() as archive:
+        folder.mkdir(parents=True)
+        client.publish_suite(suite, release, archive)
+        archive.seek(0)
+        with tarfile.open(fileobj=archive) as members:
+            members.extractall(folder, filter="data")
+    messages.print(f"publish it with: hf upload NAME {folder} --repo-type dataset", markup=False, soft_wrap=True)
+    print(folder)
 
 
 @suites.command("delete")

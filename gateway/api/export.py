@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import APIRouter, Header, Path, Query, Response
 from fastapi.responses import StreamingResponse
 from pydantic import Field
 
 from gateway.api.dependencies import Gateway, JobId, Owner, problems
-from gateway.export.job import open_export
+from gateway.context import Context
+from gateway.database.sessions import reading
+from gateway.export.job import Export, open_export, open_suite
 from gateway.export.selection import Selection
-from shared.schemas.exports import FormatName
+from gateway.suites import suites
+from shared.schemas.exports import FormatName, Release
 
 router = APIRouter(tags=["results"])
 TAR = "application/x-tar"
@@ -43,7 +46,33 @@ def export_job(
 
     Formats: class folders, Hugging Face datasets (parquet), COCO, FiftyOne. `POST /jobs` reads all but parquet again.
     """
-    export = open_export(gateway.sessions, owner, job, query.format, query)
+    return _reply(gateway, open_export(gateway.sessions, owner, job, query.format, query), if_none_match)
+
+
+@router.get(
+    "/suites/{suite}/export",
+    tags=["suites"],
+    response_class=StreamingResponse,
+    responses={
+        200: {"content": {TAR: {"schema": {"type": "string", "format": "binary"}}}, "description": "the archive"},
+        304: {"description": "not modified"},
+        **problems(s404="no such suite"),
+    },
+)
+def publish_suite(
+    suite: Annotated[str, Path(max_length=100, description="a suite's id or name")],
+    gateway: Gateway,
+    owner: Owner,
+    query: Annotated[Release, Query()],
+    if_none_match: Annotated[str | None, Header()] = None,
+) -> Response:
+    """A suite as a data set in the Hub's layout, as a tar: parquet, card with licences and provenance, Croissant."""
+    with reading(gateway.sessions) as session:
+        export = open_suite(session, suites.find(session, owner, suite), query)
+    return _reply(gateway, export, if_none_match)
+
+
+def _reply(gateway: Context, export: Export, if_none_match: str | None) -> Response:
     headers = {
         "ETag": f'"{export.tag}"',
         "Cache-Control": "private, no-cache",

@@ -20,11 +20,21 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from gateway.database.sessions import Sessions, reading
-from gateway.database.tables import Job, Report, SourceImage
+from gateway.database.tables import Job, Report, SourceImage, Suite
 from gateway.export.fiftyone import fiftyone
-from gateway.export.files import END, Exporting, class_folders, image_files, json_bytes, member_of, temporary_member
+from gateway.export.files import (
+    END,
+    Exporting,
+    class_folders,
+    image_files,
+    json_bytes,
+    member_of,
+    safe_name,
+    temporary_member,
+)
 from gateway.export.huggingface import huggingface
 from gateway.export.selection import Selection, exported_images
 from gateway.feedback.notes import findings_of, load_notes, with_notes
@@ -35,8 +45,9 @@ from shared.characters import csv_cell
 from shared.media.label_maps import VOID
 from shared.media.storage import ObjectStore, image_key
 from shared.problems import Conflict
-from shared.schemas.exports import ExportedImage, ExportNote, FormatName
+from shared.schemas.exports import ExportedImage, ExportNote, FormatName, Release
 from shared.schemas.masks import MaskClass, MaskSpec
+from shared.schemas.results import HowMade
 from shared.seeds import derive_digest
 
 _COLUMNS = (
@@ -155,15 +166,33 @@ def open_export(sessions: Sessions, owner: str, job_id: str, format_name: Format
             raise Conflict("the job is running; export it when it is done, or cancel it first")
         report = session.get(Report, job_id)
         results = with_notes(report.results, load_notes(session, job_id)) if report else None
-        labels = session.scalars(
-            select(SourceImage.ground_truth)
-            .where(SourceImage.job_id == job_id, SourceImage.ground_truth.is_not(None))
-            .distinct()
-            .order_by(SourceImage.ground_truth)
-        ).all()
-    masks = _masks(job)
-    provenance = results.made if results else None
-    note = ExportNote(
+        note = _note(session, job, format_name, selection, results.made if results else None)
+    note = note.model_copy(update={"findings": findings_of(results) if results else []})
+    return Export(f"contrafact-{job_id}-{format_name}.tar", _tag(job, note), note, selection)
+
+
+def open_suite(session: Session, suite: Suite, release: Release) -> Export:
+    """A suite as a data set in the Hub's layout, with the provenance that its job had."""
+    job, selection = session.get_one(Job, suite.id), Selection(verdict="any")
+    made = HowMade.model_validate(job.spec["made"]) if "made" in job.spec else None
+    described = {
+        "release": release.model_copy(update={"title": release.title or suite.name}),
+        "filters": suite.filters.model_dump(mode="json", by_alias=True, exclude_none=True),
+    }
+    note = _note(session, job, "huggingface", selection, made).model_copy(update=described)
+    return Export(f"{safe_name(suite.name)}.tar", _tag(job, note), note, selection)
+
+
+def _note(
+    session: Session, job: Job, format_name: FormatName, selection: Selection, provenance: HowMade | None
+) -> ExportNote:
+    labels = session.scalars(
+        select(SourceImage.ground_truth)
+        .where(SourceImage.job_id == job.id, SourceImage.ground_truth.is_not(None))
+        .distinct()
+        .order_by(SourceImage.ground_truth)
+    ).all()
+    return ExportNote(
         format=format_name,
         job=job.id,
         task_description=job.task_description,
@@ -171,15 +200,13 @@ def open_export(sessions: Sessions, owner: str, job_id: str, format_name: Format
         models=job.models,
         kind=job.kind,
         classes=list(dict.fromkeys([*job.classes, *(label for label in labels if label is not None)])),
-        masks=masks,
+        masks=_masks(job),
         profile=job.profile,
         seed=job.seed,
         filters=selection.model_dump(mode="json", exclude_defaults=True, by_alias=True),
         services=provenance.services if provenance else {},
         versions=provenance.versions if provenance else {},
-        findings=findings_of(results) if results else [],
     )
-    return Export(f"contrafact-{job_id}-{format_name}.tar", _tag(job, note), note, selection)
 
 
 def _masks(job: Job) -> MaskSpec | None:

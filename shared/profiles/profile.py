@@ -5,7 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, JsonValue, ValidationError, model_validator
 
@@ -29,10 +29,11 @@ def _check_source(engine: str, weights: Weights | None, server: Server | None, *
 
 
 class About(Section):
-    """`[profile]`"""
+    """`[profile]`. `base`: a shipped profile, whose tables hold where this file is silent, key by key."""
 
     name: str
     description: str
+    base: str = ""
 
 
 class Caption(Section):
@@ -164,6 +165,36 @@ def shipped_profiles() -> Mapping[str, Path]:
     return {path.stem: path for path in sorted(SHIPPED.glob("*.toml"))}
 
 
+def _with_base(path: Path) -> dict[str, Any]:
+    """The tables of a file over those of its base. Raises ProfileError for a base that is not shipped."""
+    data = tomllib.loads(path.read_text(encoding="utf-8"))
+    base = data.get("profile", {}).get("base", "")
+    if not base:
+        return data
+    shipped = shipped_profiles()
+    if base not in shipped or shipped[base] == path:
+        raise ProfileError(f"{path}: profile.base is {base!r}; name a shipped profile: {', '.join(shipped)}")
+    return _over(_from_repository(_with_base(shipped[base])), data)
+
+
+def _from_repository(table: Mapping[str, Any]) -> dict[str, Any]:
+    """A shipped profile's table whose paths no longer depend on the file that they stand in."""
+    return {
+        key: _from_repository(value)
+        if isinstance(value, dict)
+        else str(REPOSITORY / value)
+        if key == "path" and isinstance(value, str)
+        else value
+        for key, value in table.items()
+    }
+
+
+def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    both = below.keys() & above.keys()
+    tables = [key for key in both if isinstance(below[key], dict) and isinstance(above[key], dict)]
+    return {**below, **above, **{key: _over(below[key], above[key]) for key in tables}}
+
+
 def load_profile(name: str) -> Profile:
     """Load the profile of a shipped name, or the TOML file at a path. Raises ProfileError."""
     shipped = shipped_profiles()
@@ -172,8 +203,7 @@ def load_profile(name: str) -> Profile:
         raise ProfileError(f"no profile {name!r}: use one of {', '.join(shipped)}, or the path of a TOML file")
     root = REPOSITORY if name in shipped else path.resolve().parent
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-        return Profile.model_validate(data, context={"root": root})
+        return Profile.model_validate(_with_base(path), context={"root": root})
     except tomllib.TOMLDecodeError as error:
         raise ProfileError(f"{path} is not valid TOML: {error}") from error
     except ValidationError as error:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue
+from pydantic import AfterValidator, Field, JsonValue
 
+from shared.characters import refuse_deceptive
 from shared.schemas.base import TASK_DESCRIPTION, Contract, Kind
 from shared.schemas.findings import FindingView
 from shared.schemas.jobs import MethodChoice
@@ -80,6 +81,20 @@ class ExportedImage(Contract):
     predictions: list[ExportedPrediction] = Field(default_factory=list)
 
 
+class Release(Contract):
+    """What a published suite says of itself. `licence`: an SPDX id, or `other` with the terms in `attribution`."""
+
+    licence: Annotated[
+        str, Field(min_length=2, max_length=100, pattern=r"^[A-Za-z0-9.+-]+$", description="SPDX id, such as CC-BY-4.0")
+    ]
+    attribution: Annotated[
+        str,
+        Field(max_length=2_000, description="whose source images these are, and on what terms"),
+        AfterValidator(refuse_deceptive),
+    ] = ""
+    title: Annotated[str, Field(max_length=200, description="default: the suite's name")] = ""
+
+
 class ExportNote(Contract):
     """`contrafact.json` of an archive: its content, its job, the selection of images and their provenance.
 
@@ -101,6 +116,9 @@ class ExportNote(Contract):
     filters: dict[str, JsonValue]
     services: dict[str, ServiceInfo]
     versions: dict[str, str]
+    release: Annotated[
+        Release | None, Field(description="of a published suite", exclude_if=lambda release: release is None)
+    ] = None
     findings: Annotated[list[FindingView], Field(description="of the job's report, with status and note")] = Field(
         default_factory=list
     )

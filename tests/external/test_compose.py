@@ -25,10 +25,16 @@ from shared.profiles.fetch_weights import hub_files
 from shared.profiles.profile import load_profile
 from shared.service.model_service import ModelService
 from shared.service.settings import ServiceSettings
-from tests.support.compose_files import BASE, GPU, ROOT, SECRETS, VLLM, composed
+from tests.support.compose_files import BASE, GPU, ROOT, SECRETS, TGI, VLLM, composed
 from tests.support.image_steps import stages
 
-FILES = {"tiny": (BASE,), "paper": (BASE, GPU), "modern-24gb": (BASE, GPU, VLLM)}
+FILES = {
+    "tiny": (BASE,),
+    "paper": (BASE, GPU),
+    "paper-tgi": (BASE, GPU, TGI),
+    "modern-24gb": (BASE, GPU, VLLM),
+}
+VARIABLES = "".join(file.read_text(encoding="utf-8") for file in (BASE, GPU, TGI, VLLM))
 MODEL_SERVICES = ("caption-service", "llm-service", "diffusion-service", "evaluator-service")
 ONE_SHOT = ("weights", "migrate", "create-bucket", "first-key", "check")
 OURS = {*MODEL_SERVICES, *ONE_SHOT, "gateway", "worker", "trainer"}
@@ -85,7 +91,7 @@ def probe(service: Service) -> tuple[int, str]:
     return int(address[1]), address[2]
 
 
-@pytest.mark.parametrize("files", [(BASE,), (GPU,), (VLLM,), FILES["modern-24gb"]], ids=["base", "gpu", "vllm", "all"])
+@pytest.mark.parametrize("files", [(BASE,), (GPU,), (TGI,), (VLLM,), FILES["paper-tgi"], FILES["modern-24gb"]])
 def test_files_follow_the_compose_specification(files: tuple[Path, ...]) -> None:
     vendored = importlib.resources.files("check_jsonschema") / "builtin_schemas" / "vendor" / "compose-spec.json"
     schema = json.loads(vendored.read_text(encoding="utf-8"))
@@ -94,7 +100,7 @@ def test_files_follow_the_compose_specification(files: tuple[Path, ...]) -> None
         validator.validate(yaml.safe_load(files[0].read_text(encoding="utf-8")))
     validator.validate(composed(*files))
     wrong = composed(*files)
-    wrong["services"]["caption-service"]["helthcheck"] = {}
+    next(iter(wrong["services"].values()))["helthcheck"] = {}
     assert not validator.is_valid(wrong)
 
 
@@ -121,7 +127,7 @@ def test_a_gpu_needs_a_chosen_profile_and_says_which_licence_is_not_commercial()
 
 
 def test_variables_are_those_of_the_example() -> None:
-    used = set(re.findall(r"(?<!\$)\$\{(\w+)", BASE.read_text() + GPU.read_text() + VLLM.read_text()))
+    used = set(re.findall(r"(?<!\$)\$\{(\w+)", VARIABLES))
     named = set(re.findall(r"^(?:# )?([A-Z][A-Z0-9_]+)=", ENV_EXAMPLE, re.MULTILINE))
     assert used == named - {"COMPOSE_FILE", "COMPOSE_PROFILES"}
 
@@ -347,7 +353,7 @@ def test_logs_are_bounded(services: dict[str, Service]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("files", FILES.values(), ids=FILES)
 def test_memory_of_every_container_is_limited_and_the_limit_can_be_chosen(files: tuple[Path, ...]) -> None:
-    names = set(re.findall(r"\$\{(\w+_MEMORY)", BASE.read_text() + GPU.read_text() + VLLM.read_text()))
+    names = set(re.findall(r"\$\{(\w+_MEMORY)", VARIABLES))
     by_default = composed(*files)["services"]
     chosen = composed(*files, variables=SECRETS | dict.fromkeys(names, "77m"))["services"]
     for name, service in by_default.items():
@@ -437,6 +443,29 @@ def test_the_language_server_is_where_and_what_the_paper_profile_says() -> None:
     )
     assert model.match(model_file.patterns[0])
     assert "--servers" in composed(*FILES["paper"])["services"]["weights"]["command"]
+
+
+def test_tgi_is_where_and_what_the_profile_says() -> None:
+    server = load_profile("paper-tgi").language.server
+    assert server
+    container = composed(*FILES["paper-tgi"])["services"]["language-server"]
+    *words, scores = container["command"]
+    options = dict(zip(words[::2], words[1::2], strict=True))
+    assert container["network_mode"] == "service:llm-service"
+    assert server.url == f"http://{options['--hostname']}:{options['--port']}"
+    assert probe(container) == (int(options["--port"]), "/health")
+    assert server.model.replace("/", "--") in options["--model-id"]
+    assert options["--model-id"].endswith(server.revision)
+    assert scores == "--enable-prefill-logprobs"
+    fetched = {(item.repository, item.revision) for item in hub_files(load_profile("paper-tgi"), servers=True)}
+    assert (server.model, server.revision) in fetched
+    example = yaml.safe_load((ROOT / "k8s/examples/tgi.yaml").read_text(encoding="utf-8"))
+    (sidecar,) = example["services"]["llm"]["sidecars"]
+    share = container["command"].index("--cuda-memory-fraction") + 1
+    assert sidecar["image"] == container["image"]
+    assert [word for at, word in enumerate(sidecar["args"]) if at != share] == [
+        word for at, word in enumerate(container["command"]) if at != share
+    ]
 
 
 def test_vllm_is_where_and_what_the_profile_for_24_gb_says(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 BASE = ROOT / "docker-compose.yml"
 GPU = ROOT / "docker-compose.gpu.yml"
 VLLM = ROOT / "docker-compose.vllm.yml"
+TGI = ROOT / "docker-compose.tgi.yml"
 SECRETS = {
     "POSTGRES_PASSWORD": "1a",
     "VALKEY_PASSWORD": "2b",
@@ -27,10 +28,11 @@ SECRETS = {
 def composed(*files: Path, variables: dict[str, str] | None = None) -> dict[str, Any]:
     """The services, networks and volumes of these files, the later over the earlier. Raises ValueError as `:?` says.
 
-    With a GPU, which has no default, the profile is `paper`, with vLLM `modern-24gb`, unless `variables` names another.
+    With a GPU, which has no default, the profile is `paper`, with TGI `paper-tgi`, with vLLM `modern-24gb`, unless
+    `variables` names another.
     """
     chosen = SECRETS if variables is None else variables
-    profile = "modern-24gb" if VLLM in files else "paper"
+    profile = "modern-24gb" if VLLM in files else "paper-tgi" if TGI in files else "paper"
     return deepcopy(
         _composed(files, tuple(({"CONTRAFACT_PROFILE": profile} | chosen if GPU in files else chosen).items()))
     )

@@ -48,7 +48,8 @@ def test_the_example_of_the_documentation_is_a_profile() -> None:
 
 
 def test_profiles_are_shipped_under_their_own_names() -> None:
-    assert set(shipped_profiles()) == {"tiny", "tiny-roads", "paper", "modern", "modern-24gb", "modern-80gb"}
+    modern = {"modern", "modern-24gb", "modern-80gb"}
+    assert set(shipped_profiles()) == {"tiny", "tiny-roads", "paper", "paper-tgi", *modern}
     for name in shipped_profiles():
         assert load_profile(name).profile.name == name
 
@@ -251,8 +252,22 @@ def test_the_file_of_a_whole_unet_is_part_of_its_revision() -> None:
     assert len({infos[1].revision for infos in listed}) == len(files)
 
 
+def test_a_profile_holds_where_its_file_is_silent(tmp_path: Path) -> None:
+    path = tmp_path / "ours.toml"
+    path.write_text('[profile]\nname = "ours"\ndescription = "x"\nbase = "paper"\n[diffusion]\nmax_batch = 2\n')
+    ours, paper = load_profile(str(path)), load_profile("paper")
+    assert (ours.profile.name, ours.diffusion.max_batch) == ("ours", 2)
+    assert ours.diffusion.base == paper.diffusion.base
+    assert (ours.language, ours.methods) == (paper.language, paper.methods)
+    path.write_text('[profile]\nname = "ours"\ndescription = "x"\nbase = "tiny"\n')
+    assert load_profile(str(path)).caption == load_profile("tiny").caption
+    path.write_text('[profile]\nname = "ours"\ndescription = "x"\nbase = "papre"\n')
+    with pytest.raises(ProfileError, match=r"profile\.base is 'papre'; name a shipped profile"):
+        load_profile(str(path))
+
+
 def test_an_unknown_profile_names_the_known_ones() -> None:
-    names = "modern-24gb, modern-80gb, modern, paper, tiny-roads, tiny"
+    names = "modern-24gb, modern-80gb, modern, paper-tgi, paper, tiny-roads, tiny"
     with pytest.raises(ProfileError, match=f"'huge': .*{names}"):
         load_profile("huge")
 

@@ -18,6 +18,7 @@ from shared.schemas.jobs import JobSpec
 # thresholds for LANCE.
 LACKING = {
     ("paper", "instruct"),
+    ("paper-tgi", "instruct"),
     *(
         (profile, method)
         for profile in ("tiny-roads", "modern", "modern-24gb", "modern-80gb")
