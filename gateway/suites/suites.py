@@ -78,7 +78,7 @@ def create(session: Session, owner: str, request: SuiteRequest) -> str:
     if session.get(Suite, suite_id) is None:
         raise Conflict(f"you have a suite {request.name!r}; choose another name, or delete that one")
     report = session.get(Report, job.id)
-    made = {} if report is None else {"made": report.results.made.model_dump(mode="json", by_alias=True)}
+    made: JsonObject = {} if report is None else {"made": report.results.made.model_dump(mode="json", by_alias=True)}
     suite_job = {**copy_job(job, suite_id, "suite", job.id, made), "state": "done", "finished_at": utc_now()}
     insert_missing(session, Job, [suite_job])
     edits = and_(
