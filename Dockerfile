@@ -2,6 +2,7 @@
 #   docker build --target gateway .                                                gateway and worker, no torch
 #   docker build --target weights .                                                fetches weights, no torch
 #   docker build --target model-service --build-arg SERVICE=caption_service .      one model service
+#   docker build --target cuda --build-arg SERVICE=diffusion_service .             the same with a compiler
 # PyPI's torch is a CUDA build. For another one: --build-arg PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
 ARG PYTHON_IMAGE=python:3.11.17-slim
 
@@ -47,6 +48,14 @@ ENV UVICORN_APP=${SERVICE}.app:create_app \
     PYTORCH_ALLOC_CONF=expandable_segments:True
 EXPOSE ${PORT}
 CMD ["uvicorn"]
+
+# For NVIDIA GPUs: torch.compile starts a C++ compiler, and loads what it compiles from a folder that must be executable.
+FROM model-service AS cuda
+USER 0:0
+# hadolint ignore=DL3008
+RUN apt-get update && apt-get install -y --no-install-recommends g++ && rm -rf /var/lib/apt/lists/* \
+    && install -d -o contrafact -g contrafact /compiled
+USER 10001:10001
 
 FROM base AS weights
 COPY pyproject.toml wheel_layout.py README.md LICENSE ./

@@ -81,7 +81,7 @@ FULL_SIZE_CACHE ?=
 full-size: install-dev ## the services at full size on random weights: PARTS=sd15,sdxl,... (an hour or two of CPU, 14 GiB)
 	$(BIN)/python -m research.full_services --parts $(PARTS) $(if $(FULL_SIZE_CACHE),--cache $(FULL_SIZE_CACHE))
 
-GPU_PARTS ?= agreement generators editors
+GPU_PARTS ?= agreement decoders generators editors
 GPU_DEVICE ?= cuda
 GPU_SIZE ?= full
 gpu: install-dev ## what to run when a GPU is at hand, parts of nine minutes each: GPU_PARTS="generators"; GPU_DEVICE=cpu GPU_SIZE=tiny tries it

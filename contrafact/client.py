@@ -186,7 +186,7 @@ class Client:
     def counterfactuals(self, job: str, filters: Mapping[str, str]) -> Iterator[CounterfactualView]:
         """All counterfactuals that match the filters, page by page."""
         get_page = partial(self._gateway.get, ResultsPage, f"/jobs/{job}/results")
-        for page in pages(get_page, filters):
+        for page in pages(get_page, {"metrics": "false", **filters}):
             yield from page.counterfactuals
 
     def compare(self, job: str, choice: ComparisonChoice, limit: int = 20, cursor: str | None = None) -> JobComparison:

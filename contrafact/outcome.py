@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from shared.schemas.effects import CellEffect
 from shared.schemas.jobs import ImageFailure
 from shared.schemas.results import CounterfactualView, JobResults, ModelOpinion, PredictionView
-from shared.words.verdicts import VerdictKind, verdict_of, verdict_sentence
+from shared.words.verdicts import VerdictKind, originals_hints, verdict_of, verdict_sentence
 from shared.words.wording import nothing_accepted
 
 if TYPE_CHECKING:
@@ -51,9 +51,10 @@ class Finding:
 class OutcomeVerdict:
     """What the cells of one model under test under one method show together, as the report says it.
 
-    `kind`: "weakness"; "not settled" (a suspected weakness, or a drop on too few images); "no weakness" (cells were
-    tested, and neither holds); "too few images"; "nothing compared" (no edit was accepted); "not testable" (the model
-    is not right on the originals; `sentence` says what to check). `effects`: the weaknesses, strongest first, or the
+    `kind`: "weakness"; "not settled" (a suspected weakness, or a drop on too few images); "bounded" (cells were
+    tested, and neither holds; `sentence` says which loss is ruled out, and `passes` whether all but a small one is, on
+    reviewed images); "too few images"; "nothing compared" (no edit was accepted); "not testable" (the model is not
+    right on the originals; `sentence` says what to check). `effects`: the weaknesses, strongest first, or the
     suspected drops, those that lost the most images first; empty for the other kinds.
     """
 
@@ -62,6 +63,7 @@ class OutcomeVerdict:
     kind: VerdictKind
     effects: Sequence[CellEffect]
     sentence: str
+    passes: bool = False
 
     def __str__(self) -> str:
         return f"{self.model} under {self.method}: {self.sentence}"
@@ -138,14 +140,15 @@ class Outcome:
             text = verdict_sentence(verdict, results.metric)
             if verdict.kind == "nothing compared":
                 text = f"{text} {nothing_accepted(self.metrics, results.method)}"
-            verdicts.append(OutcomeVerdict(results.model, results.method, verdict.kind, effects, text))
+            verdicts.append(OutcomeVerdict(results.model, results.method, verdict.kind, effects, text, verdict.passes))
         return verdicts
 
     def __repr__(self) -> str:
         head = f"Outcome(job={self.job!r}, directory={self.directory!r}, failures={self.failures!r})"
         outside = self.metrics.outside_domain
         warning = [f"  Do not rely on these results: {outside}"] if outside else []
-        return "\n".join([head, *warning, *(f"  {verdict}" for verdict in self.verdicts)])
+        hints = [f"  {hint}" for hint in originals_hints(self.metrics)]
+        return "\n".join([head, *warning, *(f"  {verdict}" for verdict in self.verdicts), *hints])
 
     def to_dataframe(self, table: Table = "counterfactuals") -> pandas.DataFrame:
         """A pandas table: a row per counterfactual and model, or with `"cells"` a row per cell with its effect.

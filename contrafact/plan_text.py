@@ -92,12 +92,6 @@ def grouping(job_plan: JobPlan) -> list[str]:
             "groups    none, and the files are numbered in one run. Are they frames of one video? Then they are not "
             "independent: give them one `group` in a manifest, and bring 12 or more videos of a class"
         )
-    if job_plan.repeated:
-        images = "1 image has" if job_plan.repeated == 1 else f"{job_plan.repeated:,} images have"
-        lines.append(
-            f"repeated  {images} the same pixels as another one, but would count as independent: leave them out, "
-            "or give equal images the same group"
-        )
     return lines
 
 

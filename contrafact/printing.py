@@ -20,15 +20,15 @@ from shared.schemas.reviews import ReviewView
 from shared.words.stages import in_flight, stage_words
 from shared.words.verdicts import (
     any_testable,
-    not_settled_sentence,
     not_testable_sentences,
     originals_hints,
     verdict_of,
+    verdict_sentence,
 )
 from shared.words.wording import (
-    NO_FINDING,
     NO_PAIR_COUNTS,
     checks_off_lines,
+    factor_in_words,
     interval,
     nothing_accepted,
     nothing_compared,
@@ -59,7 +59,9 @@ def findings(results: JobResults) -> RenderableType:
         lines.append(Text(_accuracy_line(model_results)))
         if model_results.findings:
             lines.append(_findings_table(model_results.findings))
-            lines += [Padding(Text(f"• {effect.sentence}"), (0, 0, 0, 2)) for effect in model_results.findings]
+            for effect in model_results.findings:
+                lines.append(Padding(Text(f"• {effect.sentence}"), (0, 0, 0, 2)))
+                lines += [Padding(Text(effect.details, style="dim"), (0, 0, 0, 4))] if effect.details else []
         else:
             lines += [Text(f"  {line}") for line in _without_findings(results, model_results)]
         if model_results.segmentation is not None:
@@ -70,14 +72,14 @@ def findings(results: JobResults) -> RenderableType:
 
 
 def _without_findings(results: JobResults, of: ModelResults) -> Iterator[str]:
-    """Why a model has no finding, and what is not settled."""
+    """Why a model has no finding: what is ruled out, or not settled."""
     verdict = verdict_of(results, of)
     if verdict.kind == "not testable":
         yield "No verdict: see above."
-        return
-    yield nothing_accepted(results, of.method) or (NO_FINDING if of.counterfactuals else NO_PAIR_COUNTS)
-    if not_settled := not_settled_sentence(verdict, of.metric):
-        yield not_settled
+    elif nothing := nothing_accepted(results, of.method):
+        yield nothing
+    else:
+        yield verdict_sentence(verdict, of.metric) if of.counterfactuals else NO_PAIR_COUNTS
 
 
 def _missing_sources(results: JobResults) -> Iterator[str]:
@@ -269,7 +271,7 @@ def models(listing: ModelsListing) -> RenderableType:
 
 def change_of(cell: Cell) -> str:
     """The change of a cell in a column: "to night (weather)"."""
-    return f"{cell.direction} {cell.value} ({cell.factor})"
+    return f"{cell.direction} {cell.value} ({factor_in_words(cell.factor, cell.value)})"
 
 
 def _accuracy_line(results: ModelResults) -> str:

@@ -25,11 +25,12 @@ from contrafact.command_line import URL, JobId, Json, Key, Url, messages, open_c
 from contrafact.job_files import parse_pair
 from contrafact.progress_display import show_progress
 from shared.schemas.comparisons import ComparisonChoice
+from shared.schemas.effects import SMALL_LOSS
 from shared.schemas.exports import Release
 from shared.schemas.suites import MAX_DROP, CellComparison, Judgement, RunResults, RunView, SuiteFilters, SuiteRequest
 from shared.words.markdown import plain, sentence, table
-from shared.words.verdicts import is_suspected
-from shared.words.wording import SCORE_WORDS, class_in_words, interval, percent, points
+from shared.words.verdicts import counts_tested, is_suspected, ruled_out
+from shared.words.wording import SCORE_WORDS, class_in_words, factor_in_words, interval, percent, points
 
 REVISION_CHARACTERS = 12
 MAX_ROWS = 150  # of the table: GitHub takes 65,536 characters in a comment
@@ -235,8 +236,20 @@ def summary(results: RunResults) -> str:
     return (
         f"{release} against {baseline}, drops of more than {results.max_drop:g} points: "
         f"{counts['drop']} shown, {counts['held']} ruled out, {counts['undecided']} undecided, "
-        f"{counts['too few images']} with too few images"
+        f"{counts['too few images']} with too few images{'' if results.breaches else f'. {what_is_ruled_out(results)}'}"
     )
+
+
+def what_is_ruled_out(results: RunResults) -> str:
+    """In the words of a job's verdict: "No tested change costs more than 27 points (95 % limit); 3 of 4 …"."""
+    tested = len(results.tested)
+    return f"{ruled_out(_limit(results), results.metric)}; {counts_tested(tested, len(results.cells) - tested)}"
+
+
+def _limit(results: RunResults) -> float:
+    """The largest loss in the intervals of all tested cells, 0 … 1."""
+    losses = [1.0 if cell.interval is None else -cell.interval.low for cell in results.tested]
+    return max([0.0, *losses]) if losses else 1.0
 
 
 def run_sentence(results: RunResults) -> str:
@@ -283,6 +296,7 @@ def _properties(results: RunResults) -> ElementTree.Element:
         "baseline": results.baseline_model or "null arms",
         "baseline revision": results.baseline_revision or "",
         "max drop": f"{results.max_drop:g}",
+        "ruled out": what_is_ruled_out(results),
     }
     properties = ElementTree.Element("properties")
     for name, value in values.items():
@@ -311,11 +325,11 @@ def _text(value: str) -> str:
 
 
 def _cell_name(comparison: CellComparison) -> str:
-    """The same in every run of a suite: "bus, weather to night"."""
+    """The same in every run of a suite: "bus, time of day to night"."""
     cell = comparison.cell
     if cell is None:
         return "all counterfactuals" if comparison.method else "originals"
-    return f"{class_in_words(cell)}, {cell.factor} {cell.direction} {cell.value}"
+    return f"{class_in_words(cell)}, {factor_in_words(cell.factor, cell.value)} {cell.direction} {cell.value}"
 
 
 def gate_markdown(results: RunResults, suite: str) -> str:
@@ -346,8 +360,9 @@ def _verdict(results: RunResults, suite: str) -> str:
             return f"❔ {settled}, but {drops}"
         if results.doubtful:
             return f"❔ {settled}, but it is in doubt"
-        held = any(cell.judgement == "held" for cell in results.cells)
-        return f"✅ {settled}" if held else f"❔ {settled}, but none is ruled out in any cell"
+        if not any(cell.judgement == "held" for cell in results.cells):
+            return f"❔ {settled}, but none is ruled out in any cell"
+        return f"{'✅' if _limit(results) <= max(SMALL_LOSS, results.max_drop / 100) else '❔'} {settled}"
     count = len(results.breaches)
     return f"❌ {plain(suite)}: {count} drop{'s' if count > 1 else ''} of more than {results.max_drop:g} points"
 

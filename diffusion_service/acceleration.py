@@ -94,7 +94,8 @@ class Acceleration:
         elif self.vae_dtype != "auto":
             requested: torch.dtype = getattr(torch, self.vae_dtype)
             return requested
-        # On CPUs half precision loses colour depth and saves no time; XL's decoder overflows in it.
+        # On CPUs half precision loses colour depth and saves no time. bfloat16 has float32's range: nothing overflows.
+        overflows = overflows and weights_dtype == torch.float16
         return torch.float32 if device == "cpu" or overflows else weights_dtype
 
     def infos(self) -> list[WeightsInfo]:

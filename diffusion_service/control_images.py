@@ -10,6 +10,8 @@ Depth estimation from one image, for the ControlNet of kind `depth`: near is bri
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -25,7 +27,7 @@ from diffusion_service.segmentation import LabelMap, Segmenter
 from shared.media.images import Pixels
 from shared.problems import InvalidInput, NotFinite
 from shared.profiles.weights import Weights
-from shared.schemas.diffusion import ControlKind, ControlRegion
+from shared.schemas.diffusion import ControlKind, ControlRegion, EditControl
 from shared.service.load_progress import reading
 
 
@@ -92,12 +94,22 @@ class ControlImages:
         self._depth = depth
         self._hed = hed
         self.labels = lru_cache(maxsize=64)(self._compute_labels)
+        self.filtered = lru_cache(maxsize=64)(_compute_filtered)
+        self._preparing = threading.Lock()
         self.image = lru_cache(maxsize=256)(self._compute_image)
 
     @property
     def regions(self) -> tuple[ControlRegion, ...]:
         """The control regions that are available."""
         return ("full",) if self.segmenter is None else ("full", "structure", "object")
+
+    def prepare(self, source: Source, kinds: Iterable[ControlKind], regions: Iterable[EditControl]) -> None:
+        """Compute what control images need before any network, so that `image` finds it. Any thread but the model's."""
+        with self._preparing:  # the requests of a source come together
+            for kind in kinds:
+                for region in regions:
+                    for image_filter in _FILTERS.get((kind, "full" if region == "object" else region), ()):
+                        self.filtered(source, image_filter)
 
     def keep(self, source: Source) -> Pixels | None:
         """The mask of a source's pixels that must not change; None without a segmenter.
@@ -116,7 +128,7 @@ class ControlImages:
     def _compute_image(self, source: Source, kind: ControlKind, region: ControlRegion) -> Pixels:
         """Height × width, or × 3 with colours. Raises InvalidInput if kind or region is not available."""
         if region == "full":
-            return self._compute(source.image, source, kind)
+            return self._full(source, kind)
         keep = self.keep(source)
         if keep is None:
             raise InvalidInput(
@@ -127,28 +139,37 @@ class ControlImages:
             return self._structure(source, kind, keep)
         if not keep.any():
             raise InvalidInput("the segmenter detects nothing to keep in this image; use region 'full' or 'structure'")
-        return object_region(self._compute(source.image, source, kind), keep)
+        return object_region(self._full(source, kind), keep)
 
     def _structure(self, source: Source, kind: ControlKind, keep: Pixels) -> Pixels:
         """Edges without rain and texture; label maps and depth have neither, so they are used unchanged."""
         if kind == "canny":
-            return structure(source.image, keep)
-        if kind in ("soft_edges", "hed"):
-            return self._compute(smooth_strokes(source.image), source, kind)
-        return self._compute(source.image, source, kind)
-
-    def _compute(self, image: Pixels, source: Source, kind: ControlKind) -> Pixels:
-        if kind == "canny":
-            return canny(image)
+            return np.maximum(self.filtered(source, outlines), object_region(self.filtered(source, details), keep))
         if kind == "soft_edges":
-            return soft_edges(image)
-        if kind == "depth" and self._depth is not None:
-            return self._depth.depth(image)
+            return self.filtered(source, smooth_soft_edges)
         if kind == "hed" and self._hed is not None:
-            return self._hed.edges(image)
+            return self._hed.edges(self.filtered(source, smooth_strokes))
+        return self._full(source, kind)
+
+    def _full(self, source: Source, kind: ControlKind) -> Pixels:
+        if kind == "canny":
+            return self.filtered(source, canny)
+        if kind == "soft_edges":
+            return self.filtered(source, soft_edges)
+        if kind == "depth" and self._depth is not None:
+            return self._depth.depth(source.image)
+        if kind == "hed" and self._hed is not None:
+            return self._hed.edges(source.image)
         if kind == "segmentation" and self._palette is not None:
             return np.asarray(self._palette[self.labels(source)], np.uint8)
         raise InvalidInput(f"this profile cannot compute control images of kind {kind!r}; use another kind")
+
+
+Filter = Callable[[Pixels], Pixels]
+
+
+def _compute_filtered(source: Source, image_filter: Filter) -> Pixels:
+    return image_filter(source.image)
 
 
 def canny(image: Pixels, low: int = 60, high: int = 120) -> Pixels:
@@ -164,11 +185,17 @@ def structure(image: Pixels, keep: Pixels | None = None) -> Pixels:
     then connected edges of small extent are dropped. With a `keep` mask, the edges inside it are added from the
     unsmoothed image, so that wheels and windows are kept; only specks (flakes, dots) are left out.
     """
-    short = min(image.shape[:2])
-    edges = _drop_loose(canny(smooth_strokes(image)), LOOSE_EXTENT * short)
-    if keep is None:
-        return edges
-    return np.maximum(edges, object_region(_drop_loose(canny(image), SPECK_EXTENT * short), keep))
+    return outlines(image) if keep is None else np.maximum(outlines(image), object_region(details(image), keep))
+
+
+def outlines(image: Pixels) -> Pixels:
+    """The long edges of the image without thin strokes."""
+    return _drop_loose(canny(smooth_strokes(image)), LOOSE_EXTENT * min(image.shape[:2]))
+
+
+def details(image: Pixels) -> Pixels:
+    """All edges but specks."""
+    return _drop_loose(canny(image), SPECK_EXTENT * min(image.shape[:2]))
 
 
 def object_region(control: Pixels, keep: Pixels) -> Pixels:
@@ -201,6 +228,21 @@ def smooth_strokes(image: Pixels) -> Pixels:
     """The image without strokes thinner than half the window of a median filter."""
     window = max(3, round(SMOOTHING * min(image.shape[:2]) / 128) | 1)
     return np.asarray(cv2.medianBlur(image, window), dtype=np.uint8)
+
+
+def smooth_soft_edges(image: Pixels) -> Pixels:
+    """The soft edges of the image without thin strokes."""
+    return soft_edges(smooth_strokes(image))
+
+
+# What `ControlImages` filters for a kind and a region.
+_FILTERS: dict[tuple[ControlKind, EditControl], tuple[Filter, ...]] = {
+    ("canny", "full"): (canny,),
+    ("canny", "structure"): (outlines, details),
+    ("soft_edges", "full"): (soft_edges,),
+    ("soft_edges", "structure"): (smooth_soft_edges,),
+    ("hed", "structure"): (smooth_strokes,),
+}
 
 
 def _drop_loose(edges: Pixels, extent: float) -> Pixels:

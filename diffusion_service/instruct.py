@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
+from diffusion_service.acceleration import OFF, Acceleration
 from diffusion_service.editors.instruct_pix2pix import (
     InstructItem,
     InstructPix2PixEditor,
@@ -96,11 +97,11 @@ class UNetEngine:
 class PipelineEngine:
     """The engine `pipeline`."""
 
-    def __init__(self, profile: InstructPipeline, device: str, run: Run) -> None:
+    def __init__(self, profile: InstructPipeline, device: str, run: Run, acceleration: Acceleration = OFF) -> None:
         from diffusion_service.editors import pipelines  # a slow import that only this engine needs
 
         self._pipelines, self._device = pipelines, torch.device(device)
-        self._editor, self._run = pipelines.PipelineEditor(profile, device), run
+        self._editor, self._run = pipelines.PipelineEditor(profile, device, acceleration), run
 
     def warm_up(self, side: int) -> None:
         """Edit one image on an accelerator; a CPU would take minutes for it."""
@@ -186,7 +187,7 @@ class Instructor:
             case OneStep():
                 self._engine = UNetEngine(load_one_step(profile, few_step or networks), run)
             case InstructPipeline():
-                self._engine = PipelineEngine(profile, device, run)
+                self._engine = PipelineEngine(profile, device, run, networks.acceleration)
             case InstructServer():
                 self._engine = ServerEngine(profile)
 

@@ -64,6 +64,7 @@ from shared.schemas.diffusion import (
 )
 from shared.schemas.service import WeightsInfo
 from shared.service.devices import info_in_tf32
+from shared.service.load_progress import preparing
 from shared.service.model_service import MakeBatcher
 
 # Six hexadecimal digits per class.
@@ -118,7 +119,8 @@ class DiffusionModel:
         few = few_step.networks if few_step else None
         self._instructor = Instructor(profile.instruct, networks, few, device, self._run) if profile.instruct else None
         if self._instructor is not None:
-            self._instructor.warm_up(side)
+            with preparing("a first instructed edit"):
+                self._instructor.warm_up(side)
         self._batcher = make_batcher(_compute, profile.max_batch, batches_at_once, kind=_duration_kind)
 
     async def render(self, request: RenderRequest, deadline: float) -> RenderReply:
@@ -131,15 +133,13 @@ class DiffusionModel:
         controls = chosen_controls(request.control, request.control_scale, request.controls)
         self._check_kinds({control.kind for control in controls})
         width, height = source.geometry.padded
-        rendered = await self._run(
-            self._controlnet.render,
-            BatchKey(width, height, request.steps, request.guidance, controls),
-            [
-                RenderItem(source, rendering, request.negative_prompt, request.protection)
-                for rendering in request.renderings
-            ],
-            deadline,
-        )
+        key = BatchKey(width, height, request.steps, request.guidance, controls)
+        items = [
+            RenderItem(source, rendering, request.negative_prompt, request.protection)
+            for rendering in request.renderings
+        ]
+        await asyncio.to_thread(self._controlnet.prepare, key, items)
+        rendered = await self._run(self._controlnet.render, key, items, deadline)
         return await asyncio.to_thread(render_reply, source, request, controls, rendered)
 
     async def edit(self, request: EditRequest, deadline: float) -> EditReply:
@@ -150,6 +150,7 @@ class DiffusionModel:
         """
         self._check_regions({request.control} - {"none", "empty"})
         source = await asyncio.to_thread(self._source, request.source)
+        await asyncio.to_thread(self._controlnet.images.prepare, source, ["canny"], [request.control])
         caption = self._networks.prompts.fit(request.caption)
         words = self._networks.prompts.words
         tokens = [
@@ -271,10 +272,14 @@ class DiffusionModel:
         source = Source(pixels, fit(side, side, side, self._networks.multiple), digest(pixels))
         item = RenderItem(source, Rendering(prompt="warm-up", seed=0), "")
         controls = tuple(ControlStrength(kind=kind) for kind in self._networks.controlnets)
-        self._controlnet.render(BatchKey(side, side, steps=1, guidance=2.0, controls=controls), [item])
+        compiling = "" if self._networks.acceleration.compile == "off" else ", for which networks are compiled"
+        with preparing(f"a first rendering{compiling}"):
+            self._controlnet.render(BatchKey(side, side, steps=1, guidance=2.0, controls=controls), [item])
         if few_step is not None:
-            self._controlnet.render(BatchKey(side, side, few_step.steps, few_step.guidance, controls), [item])
-        with suppress(InvalidInput):  # weights that cannot be inverted still render; edits are refused with a reason
+            with preparing(f"a first rendering in few steps{compiling}"):
+                self._controlnet.render(BatchKey(side, side, few_step.steps, few_step.guidance, controls), [item])
+        # Weights that cannot be inverted still render; edits are refused with a reason.
+        with preparing("a first inversion"), suppress(InvalidInput):
             key = InversionKey(side, side, 1, 1.0, None, "none", 1.0)
             (inversion,) = self._inverter.invert(key, [InversionItem(source, "warm-up")])
             assert isinstance(inversion, Inversion)

@@ -42,13 +42,14 @@ class PromptEncoder:
             for tokenizer, encoder in pairs
         ]
         self.encode = lru_cache(maxsize=512)(self._encode)
+        self.fit = lru_cache(maxsize=512)(self._fit)
 
     @property
     def networks(self) -> list[Encoder]:
         """The text encoders."""
         return [encoder for _, encoder in self._pairs]
 
-    def fit(self, prompt: str) -> str:
+    def _fit(self, prompt: str) -> str:
         """Cut the prompt to as many of its first sentences (failing that, words) as the text encoders can read."""
         if self._fits(prompt):
             return prompt

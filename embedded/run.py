@@ -34,6 +34,7 @@ from celery.concurrency.thread import TaskPool
 from celery.worker import WorkController
 from fastapi import FastAPI
 from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -119,7 +120,8 @@ def run_embedded(
         gateway_port = ListeningPort(host, port)
         stack.callback(gateway_port.close)
         settings = gateway_settings(directory, profile, images_in_flight)
-        engine = stack.enter_context(_engine(settings.database_url))  # first: if it fails, no thread loads weights
+        store = DirectoryStore(directory / "objects", gateway_port.base_url)
+        engine = stack.enter_context(_engine(settings.database_url, store))  # if it fails, no thread loads weights
         if service_urls is None:
             with suppress(ImportError):  # the services say so
                 # Before any thread computes: scipy asks a torch that another thread still imports for its Tensor.
@@ -127,7 +129,6 @@ def run_embedded(
             configured = _service_settings(profile, deterministic, gateway_port.base_url, directory, drain_seconds)
             service_urls = stack.enter_context(_model_services(configured, in_process, first_start))
         sessions = open_sessions(engine)
-        store = DirectoryStore(directory / "objects", gateway_port.base_url)
         celery = open_celery(settings.broker_url)
         celery.conf.task_default_queue = f"contrafact {directory}"  # all systems of a process share the memory broker
         services = ModelServices(service_urls, SERVICE_DEADLINE_SECONDS, SERVICE_WAIT_SECONDS)
@@ -141,14 +142,18 @@ def run_embedded(
 
 
 @contextmanager
-def _engine(url: str) -> Iterator[Engine]:
+def _engine(url: str, store: DirectoryStore) -> Iterator[Engine]:
     engine = open_engine(url)
     migrate(engine)
     with open_sessions(engine).begin() as session:
         leases.expire_leases(session)  # the directory's lock proves that their holders are dead
-        dispatch.revoke_leases(session)
-    yield engine
-    engine.dispose()
+        dispatch.record_deaths(session, store)
+    try:
+        yield engine
+    finally:
+        with suppress(DBAPIError), open_sessions(engine).begin() as session:
+            dispatch.revoke_leases(session)  # the trainer was stopped, and did not die
+        engine.dispose()
 
 
 @contextmanager

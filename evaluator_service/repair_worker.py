@@ -233,9 +233,12 @@ class _Repair:
         """Evaluate the original model, then train every arm from it and evaluate that."""
         order = self._order
         classes = order.classes or sorted({example.label for example in [*order.originals, *order.judged]})
+        kind = KINDS[order.kind]
+        if kind.trainable is None:
+            raise InvalidInput(f"a {kind.noun} cannot be repaired")
         with LOADING:
             device = choose_device(torch, device)
-            trainable = KINDS[order.kind].trainable(self._weights(profile), classes, device=device)
+            trainable = kind.trainable(self._weights(profile), classes, device=device)
         start = copy_weights(trainable.model)
         judgements: dict[Arm, Judgement] = {"before": self._evaluate("before", trainable)}
         for number, arm in enumerate(TRAINED):

@@ -1,4 +1,4 @@
-"""Batched decoding under grammars: every row has its own grammar, temperature, random generator and length limit.
+"""Batched decoding under grammars: every row has its own grammar, sampling, random generator and length limit.
 
 Prompts of one question share their beginning (instructions, worked example), which is computed once and cached. A row's
 tokens depend only on its own prompt, its seed and the *shape* of the batch, so with fixed shapes they are reproducible.
@@ -34,6 +34,7 @@ class Row:
     temperature: float
     max_tokens: int
     seed: int
+    top_p: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,8 @@ class _Writer:
         allowed_tokens = torch.from_numpy(np.frombuffer(self._matcher.compute_logit_bias(), np.uint8) > 0)
         scores = logits.masked_fill(~allowed_tokens[: len(logits)], -torch.inf)
         if self._row.temperature > 0:
+            if self._row.top_p < 1:
+                scores = nucleus(scores, self._row.temperature, self._row.top_p)
             noise = torch.empty(len(logits), dtype=torch.float32).exponential_(generator=self._generator)
             scores = scores - self._row.temperature * noise.log()
         token = int(scores.argmax())
@@ -86,6 +89,13 @@ class _Writer:
         if not self._matcher.is_error():
             return None
         return InvalidInput(f"json_schema cannot be {verb}: {self._matcher.get_error()[:300]}")
+
+
+def nucleus(scores: Tensor, temperature: float, top_p: float) -> Tensor:
+    """The scores of the fewest tokens whose probabilities at a temperature sum to `top_p`; -inf for the others."""
+    probabilities, order = torch.softmax(scores / temperature, dim=0).sort(descending=True)
+    dropped = order[probabilities.cumsum(dim=0) - probabilities >= top_p]
+    return scores.index_fill(0, dropped, -torch.inf)
 
 
 class Decoder:

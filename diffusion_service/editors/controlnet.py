@@ -7,6 +7,7 @@ Every image has its own seed, prompt, negative prompt, control images and protec
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -101,6 +102,14 @@ class ControlNetEditor:
         height, width = pixels.shape[:2]
         geometry = fit(width, height, self._weights.resolution, self._weights.multiple)
         return Source(to_model(pixels, geometry), geometry, digest(pixels))
+
+    def prepare(self, key: BatchKey, items: Sequence[RenderItem]) -> None:
+        """Compute what `render` needs beside networks, in another thread than theirs, and keep it."""
+        for item in items:
+            self.images.prepare(item.source, [strength.kind for strength in key.controls], [item.rendering.region])
+            for text in (item.rendering.prompt, item.negative_prompt):
+                with suppress(InvalidInput):  # `render` refuses the item
+                    self._weights.prompts.fit(text)
 
     def render(self, key: BatchKey, items: Sequence[RenderItem]) -> list[Rendered | InvalidInput | NotFinite]:
         """One image, or why it cannot be rendered, per item."""

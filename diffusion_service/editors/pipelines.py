@@ -29,12 +29,14 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 from transformers.models.qwen2_vl.processing_qwen2_vl import Qwen2VLProcessor
 from transformers.processing_utils import ProcessorMixin
 
+from diffusion_service.acceleration import OFF, Acceleration
 from diffusion_service.geometry import fit_area, fit_by_stretching, to_model, to_source
+from diffusion_service.loading import local_file, read_json
 from diffusion_service.once import Once
 from diffusion_service.stable_diffusion import NOT_FINITE
 from shared.media.images import Pixels
 from shared.problems import InvalidInput, NotFinite
-from shared.profiles.instruct import INPAINTING, InstructPipeline, PipelineName
+from shared.profiles.instruct import INPAINTING, GgufTransformer, InstructPipeline, PipelineName
 from shared.profiles.unets import MergedLora
 from shared.profiles.weights import Weights
 from shared.service.load_progress import reading
@@ -115,12 +117,16 @@ class PipelineEdit:
 class PipelineEditor:
     """The editor `instruct` with a pipeline of diffusers."""
 
-    def __init__(self, profile: InstructPipeline, device: str) -> None:
-        """Load the pipeline. Raises ValueError for a class that diffusers lacks, OSError for missing weights."""
+    def __init__(self, profile: InstructPipeline, device: str, acceleration: Acceleration = OFF) -> None:
+        """Load the pipeline; `acceleration` chooses the kernel of attention.
+
+        Raises ValueError for a class that diffusers lacks, OSError for missing weights.
+        """
         self._calling = PIPELINES[profile.pipeline]
         self.masked = profile.pipeline in INPAINTING
         self._resolution = profile.resolution
         self._device = torch.device(device)
+        self._acceleration = acceleration
         self._pipeline = load_pipeline(profile, device)
         self._prompts = Once[str, tuple[Tensor, ...]](CACHED_PROMPTS)
 
@@ -148,7 +154,7 @@ class PipelineEditor:
     def _edit(self, item: PipelineItem) -> PipelineEdit | InvalidInput | NotFinite:
         size = item.source.shape[1], item.source.shape[0]
         try:
-            with count_passes(self._pipeline.transformer) as passes:
+            with count_passes(self._pipeline.transformer) as passes, self._acceleration.kernels():
                 edited = self._pipeline(**self._arguments(item, size)).images[0]  # height × width × 3, 0 … 1
         except ValueError as error:  # its checks of sizes and texts
             return InvalidInput(f"{type(self._pipeline).__name__} refuses the image or the instruction: {error}")
@@ -216,7 +222,9 @@ def load_pipeline(profile: InstructPipeline, device: str) -> Any:
             f"diffusers {version('diffusers')} has no {profile.pipeline}; install diffusers {COMPLETE_VERSION} or later"
         )
     with reading(weights):
-        processor = {"processor": load_processor(weights)} if PIPELINES[profile.pipeline].processed else {}
+        parts = {"processor": load_processor(weights)} if PIPELINES[profile.pipeline].processed else {}
+        if profile.transformer is not None:
+            parts["transformer"] = _load_gguf(profile.transformer, weights)
         try:
             pipeline = cls.from_pretrained(
                 weights.location,
@@ -225,7 +233,7 @@ def load_pipeline(profile: InstructPipeline, device: str) -> Any:
                 dtype=getattr(torch, weights.dtype),
                 use_safetensors=True,
                 local_files_only=True,
-                **processor,
+                **parts,
             )
         except OSError as error:
             raise OSError(
@@ -241,6 +249,22 @@ def load_pipeline(profile: InstructPipeline, device: str) -> Any:
                 storage_dtype=torch.float8_e4m3fn, compute_dtype=getattr(torch, weights.dtype)
             )
         return _place(pipeline, profile, device)
+
+
+def _load_gguf(file: GgufTransformer, weights: Weights) -> Any:
+    """The transformer of a GGUF file, with the configuration of the pipeline's own."""
+    _, name = read_json(weights, "model_index.json")["transformer"]
+    dtype = getattr(torch, file.dtype)
+    with reading(file):
+        return getattr(diffusers, name).from_single_file(
+            str(local_file(file, file.file)),
+            config=weights.location,
+            subfolder="transformer",
+            revision=weights.hub_revision,
+            quantization_config=diffusers.GGUFQuantizationConfig(compute_dtype=dtype),
+            torch_dtype=dtype,
+            local_files_only=True,
+        )
 
 
 def _scheduler(scheduler: Any, options: Mapping[str, Any]) -> Any:

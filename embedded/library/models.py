@@ -259,7 +259,7 @@ def _readable(answer: object) -> NDArray[np.generic]:
         array = as_array(answer)
     except (TypeError, ValueError, RuntimeError):  # rows of several lengths
         array = None
-    if array is None or array.ndim == 0 or (array.ndim > 1 and not np.issubdtype(array.dtype, np.number)):
+    if array is None or array.ndim == 0 or (array.ndim > 1 and array.dtype.kind not in "biuf"):
         keys = f" of {', '.join(map(repr, list(answer)[:5]))}" if isinstance(answer, Mapping) else ""
         raise InvalidInput(
             f"the model returned a {type(answer).__name__}{keys} that is no array; return images × classes (such as "
@@ -273,6 +273,6 @@ def _one_hot(labels: NDArray[np.generic], classes: list[str]) -> NDArray[np.floa
     place = {name: index for index, name in enumerate(classes)}
     integers = np.issubdtype(labels.dtype, np.integer)
     indices = [int(label) if integers else place.get(str(label), -1) for label in labels]
-    if unknown := [label for label, index in zip(labels, indices, strict=True) if not 0 <= index < len(classes)]:
+    if unknown := [str(label) for label, index in zip(labels, indices, strict=True) if not 0 <= index < len(classes)]:
         raise InvalidInput(f"the model returned the label {unknown[0]!r}; its classes are {', '.join(classes[:20])}")
     return np.eye(len(classes))[indices]

@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager
 from typing import Literal
 
 import httpx
+import numpy as np
 from PIL import Image
 
 from contrafact import plan_text
@@ -23,6 +24,7 @@ from embedded.library.images import UNUSABLE, first_pixels, named_problem, png_o
 from embedded.library.models import Alias, Upload, own_classes, prepare_model
 from embedded.run import LOG, Embedded, quiet_libraries, run_embedded
 from evaluator_service.models_under_test.in_process import InProcessModel
+from evaluator_service.models_under_test.outputs import refuse_dependence
 from shared.media.testsets import distinct
 from shared.problems import NotReady, Problem, from_reply
 from shared.schemas.jobs import JobDetail, JobRequest, ManifestImage, MethodChoice, MethodInfo
@@ -59,7 +61,8 @@ def _run_test(model: object, dataset: object, options: InProcessOptions) -> Outc
     first = first_pixels(images)
     subject = prepare_model(model, images, options)
     if isinstance(subject, InProcessModel):  # its own errors are raised here rather than fail every image
-        subject.predict([first])
+        alone, together = subject.predict([first]), subject.predict([first, 255 - first])
+        refuse_dependence(np.asarray(alone[0]), np.asarray(together[0]))
     objects = {options.name: subject} if isinstance(subject, InProcessModel) else {}
     with (
         run_embedded(

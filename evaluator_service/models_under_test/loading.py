@@ -72,6 +72,9 @@ def try_out(model: LoadedModel, count: int = len(_LOOKS)) -> None:
     pictures = [random.integers(0, 256, (*size, 3), dtype=np.uint8) for size in sizes]
     try:
         answers = list(model.run(pictures))
+        if any(isinstance(answer, NotFinite) for answer in finite(answers)):
+            raise InvalidInput(NOT_FINITE)
+        KINDS[model.kind].examine(model, pictures, answers)
     except NotFinite as problem:
         raise InvalidInput(problem.detail) from problem
     except Problem:
@@ -81,9 +84,6 @@ def try_out(model: LoadedModel, count: int = len(_LOOKS)) -> None:
         raise OutOfMemory("the device has too little memory left for this model") from error
     except Exception as error:
         raise InvalidInput(f"the model cannot be run on an image: {_summary(error, None)}") from error
-    if any(isinstance(answer, NotFinite) for answer in finite(answers)):
-        raise InvalidInput(NOT_FINITE)
-    KINDS[model.kind].examine(answers)
 
 
 def _summary(error: Exception, folder: Path | None) -> str:

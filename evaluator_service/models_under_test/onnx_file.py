@@ -16,6 +16,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ STANDARD_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml"})
 _RESHAPING = frozenset({"Identity", "Cast", "Flatten", "Reshape", "Squeeze", "Unsqueeze", "Gather", "Slice"})
 MAX_OPERATORS = 100_000  # the largest published vision models have under 20,000
 Operator = tuple[str, str]  # domain and name
+Tensors = dict[str, NDArray[Any]]
 UNBOUNDED = frozenset({"Loop", "Scan", "SequenceMap"})
 MEBIBYTE = 1024**2
 _SHAPE_BYTES = 4096  # constants that are shapes are smaller
@@ -60,23 +62,27 @@ class OnnxFile:
     def __init__(
         self, folder: Path, description: ModelDescription, shape: Sequence[str], device: str, *, whole: bool = False
     ) -> None:
-        """`shape` names the dimensions of its output; `whole` refuses preprocessing that crops.
+        """`shape` names the dimensions of its output, none those of a detector, which may have several outputs.
 
-        Raises InvalidInput, and what onnxruntime raises.
+        `whole` refuses preprocessing that crops, and for a map (it has a `shape`) such that pads. Raises InvalidInput,
+        and what onnxruntime raises.
         """
         data = (folder / ONNX_NAME).read_bytes()
         model = check_onnx(data)
         operators = {output.name: _last_operator(model, output.name) for output in model.graph.output}
         self._folder, self._names = folder, _names_in_metadata(model)
+        self.metadata = {entry.key: entry.value for entry in model.metadata_props}
         del model  # it is as large as the file
         self._session = _session(data, device)
-        self._prepare, layout = _preparation(folder, description, whole)
+        self._prepare, self.layout = _preparation(folder, description, whole, pads=not shape)
         prepared = self._prepare([_sample_image()]).shape
-        self._input, self._type, self._batch = _input(self._session, layout, prepared)
-        self._output = _output_name(self._session)
-        self.last_operator = operators[self._output]
+        self._input, self._type, self._batch = _input(self._session, self.layout, prepared)
+        self._outputs = [item.name for item in self._session.get_outputs()]
         self._shape = shape
-        self.sample = self.rows([_sample_image()])
+        if shape:
+            self._outputs = [output_name(self._outputs)]
+            self.last_operator = operators[self._outputs[0]]
+            self.sample = self.rows([_sample_image()])
 
     def names(self) -> list[str] | None:
         """The names of its outputs, from `config.json` beside it or else its metadata, if one of them has any."""
@@ -86,17 +92,39 @@ class OnnxFile:
         """The outputs for RGB images of any sizes, images first. Raises InvalidInput for another shape."""
         inputs = self._prepare(images).astype(self._type)
         size = self._batch or len(inputs)
-        return np.concatenate([self._run(chunk, size) for chunk in chunks(inputs, size)])
+        return np.concatenate([self._rows(chunk, size) for chunk in chunks(inputs, size)])
 
-    def _run(self, inputs: NDArray[np.floating], size: int) -> NDArray[np.floating]:
+    def tensors(self, images: Sequence[Pixels]) -> Iterator[tuple[Sequence[Pixels], tuple[int, int], Tensors]]:
+        """Batches of the images with height and width of the model's input, and all its outputs by name.
+
+        Images whose inputs differ in size run one at a time.
+        """
+        each = [self._prepare([image]).astype(self._type) for image in images]
+        size = 1 if self.varies else self._batch or len(each)
+        for batch, inputs in zip(chunks(images, size), chunks(each, size), strict=True):
+            sides = inputs[0].shape[2:] if self.layout == "nchw" else inputs[0].shape[1:3]
+            yield batch, (sides[0], sides[1]), self._run(np.concatenate(inputs), self._batch or len(inputs))
+
+    @cached_property
+    def varies(self) -> bool:
+        """Whether the model's input has the size of the image, or its proportions."""
+        return (
+            len({self._prepare([image]).shape for image in (_sample_image(), _sample_image()[: _SAMPLE_SIDE // 2])}) > 1
+        )
+
+    def _run(self, inputs: NDArray[np.floating], size: int) -> Tensors:
         """Run a batch, padded with its last image if the model has a fixed batch size."""
         padded = np.concatenate([inputs, np.repeat(inputs[-1:], size - len(inputs), axis=0)])
-        (rows,) = self._session.run([self._output], {self._input: padded})
-        rows = np.asarray(rows)
+        outputs = self._session.run(self._outputs, {self._input: padded})
+        return {name: np.asarray(array) for name, array in zip(self._outputs, outputs, strict=True)}
+
+    def _rows(self, inputs: NDArray[np.floating], size: int) -> NDArray[np.floating]:
+        """The one output for a batch; see `_run`."""
+        (rows,) = self._run(inputs, size).values()
         if rows.ndim != len(self._shape) or len(rows) != size or not np.issubdtype(rows.dtype, np.floating):
             raise InvalidInput(
                 f"the model returns {rows.dtype} of shape {rows.shape} for {size} images; it must return floats, "
-                f'{" × ".join(self._shape)} ("kind" says whether it classifies or segments)'
+                f'{" × ".join(self._shape)} ("kind" says what the model does)'
             )
         return rows[: len(inputs)]
 
@@ -107,9 +135,9 @@ def _sample_image() -> Pixels:
 
 
 def trial_images() -> list[Pixels]:
-    """Noise, noise of much contrast, and dark noise, which are tried beside a grey image."""
+    """The image of `OnnxFile.sample`, noise, noise of much contrast, and dark noise."""
     noise = np.random.default_rng(0).integers(0, 256, (_SAMPLE_SIDE, _SAMPLE_SIDE, 3), dtype=np.uint8)
-    return [noise, 255 * (noise // 128), noise // 8]
+    return [_sample_image(), noise, 255 * (noise // 128), noise // 8]
 
 
 def _session(data: bytes, device: str) -> Any:
@@ -156,14 +184,20 @@ def _names_in_metadata(model: ModelProto) -> list[str] | None:
         return None
 
 
-def _preparation(folder: Path, description: ModelDescription, whole: bool) -> tuple[Prepare, str]:
+def _preparation(
+    folder: Path, description: ModelDescription, whole: bool, *, pads: bool = False
+) -> tuple[Prepare, str]:
     """The model's preprocessing and the layout that it produces; `whole` refuses preprocessing that crops."""
     if description.preprocessing is not None:
-        if whole and description.preprocessing.fit == "crop":
-            raise InvalidInput('a segmenter needs the whole image; set "fit": "stretch" in its preprocessing')
+        fit = description.preprocessing.fit
+        if whole and fit != "stretch" and not (pads and fit.startswith("letterbox")):
+            raise InvalidInput(
+                'the model needs the whole image; set "fit": "stretch" in its preprocessing (a detector may also have '
+                '"letterbox")'
+            )
         return from_description(description.preprocessing), description.preprocessing.layout
     if (folder / PROCESSOR_NAME).is_file():
-        return processors(str(folder), whole=whole), "nchw"
+        return processors(str(folder), whole=whole, pads=pads), "nchw"
     raise InvalidInput(
         "the preprocessing of this model's input is missing; give `preprocessing` in the spec or in "
         f"{DESCRIPTION_NAME}, or put the {PROCESSOR_NAME} of its image processor beside the file"
@@ -196,13 +230,13 @@ def _input(session: Any, layout: str, prepared: Sequence[int]) -> tuple[str, typ
     return inputs[0].name, _FLOATS[inputs[0].type], batch if isinstance(batch, int) else 0
 
 
-def _output_name(session: Any) -> str:
-    """The output to read: the only one, or the one with a known name."""
-    names = [item.name for item in session.get_outputs()]
+def output_name(outputs: Iterable[str]) -> str:
+    """The output to read: the only one, or the one with a known name. Raises InvalidInput."""
+    names = list(outputs)
     readable = names if len(names) == 1 else [name for name in names if name in _OUTPUT_NAMES]
     if len(readable) != 1:
         raise InvalidInput(f"the model has the outputs {', '.join(names)}; keep one, or name it `logits`")
-    return str(readable[0])
+    return readable[0]
 
 
 def check_onnx(data: bytes) -> ModelProto:

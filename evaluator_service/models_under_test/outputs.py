@@ -13,20 +13,23 @@ from shared.problems import InvalidInput, NotFinite
 from shared.schemas.models import Output
 
 NOT_FINITE = "the model answered NaN or infinity; check its weights and its preprocessing"
+DEPENDENT = 0.1  # of the range of answers: more than half precision changes
 ClassNames = Sequence[str] | Mapping[str, int | Sequence[int]]
 
 
 class NamedOutputs:
     """Names of a model's outputs; the user's names override the model's. `classes` has each name once, by index."""
 
-    def __init__(self, outputs: int, embedded: Sequence[str] | None, declared: ClassNames | None) -> None:
+    def __init__(
+        self, outputs: int, embedded: Sequence[str] | None, declared: ClassNames | None, least: int = 2
+    ) -> None:
         """`embedded`: the model's own names by index. `declared`: those of its spec.
 
-        Raises InvalidInput if they do not fit.
+        Raises InvalidInput if they do not fit, or are less than `least` classes.
         """
         names = _output_names(outputs, embedded, declared)
         self.classes = list(dict.fromkeys(names))
-        if len(self.classes) < 2:
+        if len(self.classes) < least:
             raise InvalidInput("the model has only one class; a test needs at least two")
         column = {name: place for place, name in enumerate(self.classes)}
         self._columns = np.array([column[name] for name in names], np.int64)
@@ -53,6 +56,17 @@ def finite(answers: Iterable[NDArray[Any]]) -> list[NDArray[Any] | NotFinite]:
     return [answer if np.isfinite(answer).all() else NotFinite(NOT_FINITE) for answer in answers]
 
 
+def refuse_dependence(alone: NDArray[Any], together: NDArray[Any]) -> None:
+    """Raise InvalidInput if the answers to an image, `alone` and beside others, differ by more than rounding."""
+    if not (np.isfinite(alone).all() and np.isfinite(together).all()):
+        return  # refused elsewhere
+    if np.abs(alone - together).max() > DEPENDENT * np.ptp([alone, together]):
+        raise InvalidInput(
+            "the model gives one image different answers, alone and beside another image in a batch, as BatchNorm and "
+            "Dropout do in training; call its eval() before it is exported or tested"
+        )
+
+
 def output_of(rows: NDArray[np.floating], declared: Output | None, last_operator: str) -> Output:
     """What a classifier returns, by its answers to several images (images × outputs) and the end of its graph.
 
@@ -60,6 +74,8 @@ def output_of(rows: NDArray[np.floating], declared: Output | None, last_operator
     """
     if not np.isfinite(rows).all():  # refused elsewhere
         return declared or "logits"
+    if declared not in (None, "logits", "probabilities"):
+        raise InvalidInput(f"{declared!r} is the output of a detector; a classifier's is logits or probabilities")
     if rows.shape[1] == 1:
         raise InvalidInput(
             "the model has one output for each image, such as the score of one of two classes; export it with one for "

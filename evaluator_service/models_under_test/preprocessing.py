@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,23 +26,52 @@ _RESAMPLE = {
 }
 
 
+class Placement(NamedTuple):
+    """Where an image lies in a model's input, whose x is the image's x · `across` + `left`, and y likewise."""
+
+    across: float
+    down: float
+    left: float = 0.0
+    top: float = 0.0
+
+    def undo(self, boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Boxes (n × 4 corners) of the model's input in pixels of the image."""
+        offset, factor = [self.left, self.top] * 2, [self.across, self.down] * 2
+        return np.asarray((boxes - offset) / factor)
+
+
+def placement(image: Pixels, size: tuple[int, int], how: Preprocessing | None) -> Placement:
+    """The placement of an image in an input of `size` (height, width); without a description it fills the input."""
+    height, width = image.shape[:2]
+    if how is not None and how.fit.startswith("letterbox"):
+        (wide, high), left, top = _letterbox(width, height, how)
+        return Placement(wide / width, high / height, left, top)
+    return Placement(size[1] / width, size[0] / height)
+
+
 def processors(
     location: str,
     subfolder: str = "",
     revision: str | None = None,
     *,
     whole: bool = False,
+    pads: bool = False,
     channels: int | None = None,
 ) -> Prepare:
     """Images (height × width × 3) → batch × channels × height × width, by the processor stored with the weights.
 
     It uses the PIL backend, because the other needs torchvision and rounds differently. `channels` are those that the
     model's configuration names; a model with one gets grey images. Raises InvalidInput if the resulting sizes differ,
-    and with `whole` if it crops or pads: a segmenter's map would then not match the image.
+    and with `whole` if it crops or pads: a segmenter's map would then not match the image. With `pads` it may pad to
+    the largest image of a batch, which has no effect on one that is prepared alone.
     """
     processor = AutoImageProcessor.from_pretrained(location, backend="pil", subfolder=subfolder, revision=revision)
-    if whole and (getattr(processor, "do_center_crop", False) or getattr(processor, "do_pad", False)):
-        raise InvalidInput("the image processor crops or pads; set do_center_crop and do_pad to false for a segmenter")
+    padded = getattr(processor, "pad_size", None) if pads else getattr(processor, "do_pad", False)
+    if whole and (getattr(processor, "do_center_crop", False) or padded):
+        raise InvalidInput(
+            "the image processor crops or pads; set do_center_crop and do_pad to false, because the places in its "
+            "images would not be those in yours"
+        )
     edge = _largest_side(processor)
     mode = "L" if _channels(processor, channels) == 1 else "RGB"
 
@@ -114,8 +143,22 @@ def _refuse_huge(width: int, height: int, edge: int) -> None:
         raise InvalidInput(f"the image is too long and thin for a model that resizes its short side to {edge}; crop it")
 
 
+def _letterbox(width: int, height: int, how: Preprocessing) -> tuple[tuple[int, int], int, int]:
+    """Width and height of an image in its letterbox, and the place of its left upper corner, as Ultralytics rounds."""
+    factor = min(how.width / width, how.height / height)
+    wide, high = max(1, round(width * factor)), max(1, round(height * factor))
+    if how.fit == "letterbox-corner":
+        return (wide, high), 0, 0
+    return (wide, high), round((how.width - wide) / 2 - 0.1), round((how.height - high) / 2 - 0.1)
+
+
 def _fit(image: Image.Image, how: Preprocessing) -> Image.Image:
     resample = _RESAMPLE[how.resample]
+    if how.fit.startswith("letterbox"):
+        size, left, top = _letterbox(*image.size, how)
+        filled = Image.new(image.mode, (how.width, how.height), (how.pad,) * len(image.getbands()))
+        filled.paste(image.resize(size, resample), (left, top))
+        return filled
     if how.fit == "stretch":
         return image.resize((how.width, how.height), resample)
     edge = how.shortest_edge or max(how.height, how.width)

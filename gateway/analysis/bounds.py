@@ -116,6 +116,8 @@ def _lowest(group: Integers, means: Floats, sizes: Integers, refused: Refused, m
     place = np.minimum(np.searchsorted(group, refused.group), len(group) - 1)
     lowers = (group[place] != refused.group) | (refused.low < means[place])
     left = refused.only(lowers)
+    if not len(left.lost):
+        return means
     numbers = np.sum(~left.lost), np.sum(left.lost)
     budgets = [min(limit, int(number)) for limit, number in zip(most, numbers, strict=True)]
     if not all(budgets) or sum(budgets) == len(left.lost) or _count_choices(left) > MOST_CHOICES:

@@ -15,7 +15,7 @@ from scipy.stats import chi2, norm, t
 from gateway.analysis.betting import anytime_interval, anytime_p_lost, betting_interval, betting_p, images_to_refute
 from gateway.analysis.effects import Differences, Floats, Integers
 from gateway.analysis.limits import BEYOND, FALSE_DISCOVERY_RATE
-from gateway.analysis.matched_pairs import PairCounts, exact_interval, p_value
+from gateway.analysis.matched_pairs import PairCounts, exact_interval, least_loss, p_value
 from shared.schemas.effects import Interval, MeanOverlap, Rate
 
 LEVEL = 0.95
@@ -141,6 +141,13 @@ def effect_interval(differences: Differences, level: float, seed: int) -> Interv
         return mean_interval(differences.correct, level, seed, differences.left)
     low, high = exact_interval(PairCounts.of(differences.correct), level, BEYOND)
     return Interval(low=low, high=high, level=level, kind="exact")
+
+
+def loss_limit(differences: Differences, level: float, seed: int) -> float:
+    """The one-sided upper limit of a cell's loss at `level`, 0 … 1."""
+    if differences.paired:
+        return max(0.0, -least_loss(PairCounts.of(differences.correct).mirrored, 1 - level, BEYOND))
+    return max(0.0, -mean_interval(differences.correct, 2 * level - 1, seed, differences.left).low)
 
 
 def mean_interval(differences: Floats, level: float, seed: int, left: Floats | None = None) -> Interval:

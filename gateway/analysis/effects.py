@@ -133,6 +133,16 @@ class Scores(Grouped, Arms[Floats]):
         """By row the probability of the truth less that on the reference arm, −1 … 1; NaN where there is none."""
         return np.full(len(rows), np.nan)
 
+    def losses(self, rows: Integers) -> Floats:
+        """What each of the rows loses against its reference arm, −1 … 1; 0 of the others, in an array of all rows."""
+        losses, counted = np.zeros(len(self.null)), self.rows_in(rows)
+        losses[counted] = self.reference()[counted] - self.counterfactual[counted]
+        return losses
+
+    def said_instead(self, rows: Integers) -> Integers:
+        """The numbers of the classes that the model names where it loses; none of scores without classes."""
+        return np.zeros(0, np.int64)
+
     def accuracy(self, scores: Floats) -> float | None:
         """How often the model is right, 0 … 1, by some of these scores; None if scores are not right or wrong."""
         return None
@@ -195,6 +205,10 @@ class Outcomes(Scores):
     def p_truth_differences(self, rows: Integers, estimand: Estimand) -> Floats:
         """As in `Scores`."""
         return self.ranks.counterfactual.p_truth[rows] - self.ranks.reference(estimand).p_truth[rows]
+
+    def said_instead(self, rows: Integers) -> Integers:
+        """As in `Scores`."""
+        return self.ranks.counterfactual.predicted[self.losses(rows) > 0]
 
     def accuracy(self, scores: Floats) -> float | None:
         """As in `Scores`; None without scores."""

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
 from scipy.stats import false_discovery_control
 
-from gateway.analysis.certainty import LEVEL, effect_interval, images_needed, p_lost
-from gateway.analysis.effects import Differences, Floats
-from gateway.analysis.limits import BEYOND, FALSE_DISCOVERY_RATE, LEAST_SOURCES
+from gateway.analysis.certainty import LEVEL, effect_interval, images_needed, loss_limit, p_lost
+from gateway.analysis.effects import Differences, Floats, Scores
+from gateway.analysis.limits import BEYOND, FALSE_DISCOVERY_RATE, LEAST_SOURCES, SAME_PAIRS
 from gateway.analysis.power import assumed_accuracy, detectable_drop
 from gateway.analysis.reviews import Reviewed
 from gateway.analysis.validity import (
@@ -137,6 +137,7 @@ def assess(cells: Mapping[Cell, Differences], seed: int, checked: Checked | Revi
         effect = _untested_effect(cell, pairs, len(tests), LEAST_SOURCES if test.rejected else n + 1).model_copy(
             update={
                 "interval": effect_interval(pairs, LEVEL, test.seed),
+                "loss_limit": loss_limit(pairs, LEVEL, test.seed),
                 "selected_interval": selected,
                 "p_value": test.lost if loses else test.gained,
                 "q_value": test.q_lost if loses else test.q_gained,
@@ -149,6 +150,30 @@ def assess(cells: Mapping[Cell, Differences], seed: int, checked: Checked | Revi
         )
         effects.append(effect)
     return sorted(effects, key=strength)
+
+
+def merge_same_pairs(effects: Sequence[CellEffect], scores: Scores) -> list[CellEffect]:
+    """The effects; a finding of a class whose change lies in the pairs of a stronger one is `part_of` that one."""
+    merged: dict[Cell, Cell] = {}
+    firsts: list[CellEffect] = []
+    for effect in sorted(effects, key=lambda effect: (*strength(effect)[:3], effect.cell.direction == "from")):
+        if effect.standing not in ("weakness", "improvement"):
+            continue
+        kind = effect.standing, effect.cell.label
+        alike = (first for first in firsts if (first.standing, first.cell.label) == kind)
+        first = next((first for first in alike if _shared_change(effect, first, scores) >= SAME_PAIRS), None)
+        if first is None:
+            firsts.append(effect)
+        else:
+            merged[effect.cell] = first.cell
+    return [effect.model_copy(update={"part_of": merged.get(effect.cell)}) for effect in effects]
+
+
+def _shared_change(effect: CellEffect, first: CellEffect, scores: Scores) -> float:
+    """The share, 0 … 1, of what is lost (or gained) in a cell that is lost in pairs of the other as well."""
+    sign = 1 if effect.standing == "weakness" else -1
+    own, others = (np.maximum(sign * scores.losses(scores.cells[each.cell]), 0) for each in (effect, first))
+    return float(np.minimum(own, others).sum() / max(own.sum(), 1e-12))
 
 
 def describe(cells: Mapping[Cell, Differences], seed: int) -> list[CellEffect]:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 from fastapi.responses import Response
+from pydantic import Field
 
 from gateway.api.dependencies import Cursor, Gateway, JobId, Limit, Owner, problems
 from gateway.context import read_stored
@@ -29,13 +30,14 @@ class Page(Listing):
 
     cursor: Cursor = None
     limit: Limit = 50
+    metrics: Annotated[bool, Field(description="send the metrics too; they are the same on every page")] = True
 
 
 @router.get("/jobs/{job}/results", responses=problems(s404="no such job"))
 def show_results(job: JobId, gateway: Gateway, owner: Owner, page: Annotated[Page, Query()]) -> ResultsPage:
     """The metrics, once the job is done, and a page of counterfactuals, as soon as there are some."""
     with reading(gateway.sessions) as session:
-        return counterfactuals.results_page(session, owner, job, page, page.cursor, page.limit)
+        return counterfactuals.results_page(session, owner, job, page, page.cursor, page.limit, page.metrics)
 
 
 @router.get("/jobs/{job}/results/{counterfactual}", responses=problems(s404="no such counterfactual"))

@@ -128,7 +128,7 @@ def scores_of_side(rows: JobRows, side: Side) -> Scores:
 
 
 def difference_sentence(row: CellDifference) -> str:
-    """A difference: "`bus` with weather changed to night: −62 points against −3, difference −59, …"."""
+    """A difference: "`bus` at night: −62 points against −3, difference −59, …"."""
     cell = row.cell
     images = "all counterfactuals" if cell is None else f"{class_in_words(cell, '`')} {change_in_words(cell)}"
     sentence = f"{images}: {points(row.effect)} points against {points(row.other_effect)}"

@@ -11,6 +11,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from gateway.methods import JobMethod, read_method
 from shared.schemas.base import Contract, JsonObject, Kind
+from shared.schemas.boxes import BoxSpec
 from shared.schemas.designs import DesignKind
 from shared.schemas.jobs import JobState, ProtectedCharacteristics, Purpose
 from shared.schemas.masks import MaskSpec
@@ -88,6 +89,7 @@ class StoredSpec(Contract):
     model_config = ConfigDict(extra="ignore")
 
     masks: MaskSpec | None = None
+    boxes: BoxSpec | None = None
     label_map: dict[str, str] = Field(default_factory=dict)
     calibration: str | None = None
     reference_models: list[str] = Field(default_factory=list)
@@ -141,6 +143,7 @@ class SourceImageColumns(TypedDict):
     group_name: str | None
     mask_digest: str | None
     mask_classes: list[str] | None
+    boxes: list[JsonObject] | None
     object_digest: str | None
     state: SourceImageState
     failure: str

@@ -37,11 +37,11 @@ def total(counts: Iterable[Counter[str]]) -> Counter[str]:
 def count_rows(session: Session, job_id: str) -> Counter[str]:
     """All counters of a job, from its rows. For a job of copied rows; reads the whole job."""
     s, c = SourceImage, Counterfactual
-    images = select(s.state, func.count(), func.count(s.ground_truth), func.count(s.mask_digest))
+    images = select(s.state, func.count(), func.count(s.ground_truth), func.count(s.mask_classes))
     edits = select(c.method, c.arm, c.check, func.count(c.image_digest), func.count())
     counts: Counter[str] = Counter()
-    for state, number, labels, masks in session.execute(images.where(s.job_id == job_id).group_by(s.state)):
-        counts.update({"images": number, "labelled": labels + masks, state: number})
+    for state, number, labels, places in session.execute(images.where(s.job_id == job_id).group_by(s.state)):
+        counts.update({"images": number, "labelled": labels + places, state: number})
     for key in ("pending", "leased"):
         del counts[key]
     rows = session.execute(edits.where(c.job_id == job_id).group_by(c.method, c.arm, c.check))

@@ -10,6 +10,7 @@ from typing import Any
 
 from alembic import command
 from alembic.config import Config
+from pydantic_core import from_json
 from sqlalchemy import (
     BindParameter,
     Connection,
@@ -77,12 +78,18 @@ def open_engine(url: str, connections: int = DATABASE_CONNECTIONS) -> Engine:
     transactions that read first and write later would fail with "database is locked" at any timeout.
     """
     if make_url(url).get_backend_name() == "sqlite":
-        engine = create_engine(url, pool_size=16, max_overflow=48)
+        engine = create_engine(url, pool_size=16, max_overflow=48, json_deserializer=from_json)
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_immediate)
         return engine
     pool_size = min(connections, KEPT_CONNECTIONS)
-    return create_engine(url, pool_size=pool_size, max_overflow=connections - pool_size, pool_pre_ping=True)
+    return create_engine(
+        url,
+        pool_size=pool_size,
+        max_overflow=connections - pool_size,
+        pool_pre_ping=True,
+        json_deserializer=from_json,  # of a large job, the time of a report is that of its JSON
+    )
 
 
 def open_sessions(engine: Engine) -> Sessions:

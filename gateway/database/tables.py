@@ -30,7 +30,7 @@ from sqlalchemy import (
 from sqlalchemy.ext.hybrid import hybrid_property
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
-from gateway.database.columns import SourceImageState, StoredChange, StoredSpec
+from gateway.database.columns import JSON_COLUMN, SourceImageState, StoredChange, StoredSpec
 from gateway.database.feedback_tables import Answer as Answer
 from gateway.database.feedback_tables import Study as Study
 from gateway.database.feedback_tables import StudyItem as StudyItem
@@ -160,9 +160,11 @@ class SourceImage(Leased, Table):
     (turn, position): see `gateway.analysis.priority.turns`.
 
     `digest` is None only if the file is not a readable image; such a row is `failed` from the start. `mask_digest` is
-    its mask, a label map with indices of the job's `classes`; `mask_classes` are the classes in it. `object_digest` is
-    the mask of its object (not 0), which is not a ground truth. Images with the
-    same `group_name` belong together, such as frames of one sequence. An image with None is independent of all others.
+    its mask, a label map with indices of the job's `classes`; `mask_classes` are the classes in it. `boxes` are
+    those of a detection job (`shared.schemas.boxes.TrueBox`); then `mask_classes` are their classes, so that these are
+    not null where an image's ground truth has places in it. `object_digest` is the mask of its object (not 0), which is
+    not a ground truth. Images with the same `group_name` belong together, such as frames of one sequence. An image with
+    None is independent of all others.
     """
 
     __tablename__ = "source_images"
@@ -185,6 +187,7 @@ class SourceImage(Leased, Table):
     ground_truth: Mapped[str | None] = mapped_column(Text)
     mask_digest: Mapped[str | None] = mapped_column(ForeignKey("images.digest"), index=True)
     mask_classes: Mapped[list[str] | None]
+    boxes: Mapped[list[JsonObject] | None] = mapped_column(JSON_COLUMN)
     object_digest: Mapped[str | None] = mapped_column(ForeignKey("images.digest"), index=True)
     group_name: Mapped[str | None] = mapped_column(Text)
     turn: Mapped[int] = mapped_column(default=0)

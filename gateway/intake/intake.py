@@ -32,7 +32,9 @@ from gateway.intake.sources import (
     refuse_if_unusable,
 )
 from shared.media.archives import is_archive
+from shared.media.box_formats import BoxedImage, boxes_of, is_box_file, on_image
 from shared.media.class_names import names_of_labels, normal_form
+from shared.media.manifests import ManifestRow
 from shared.media.testsets import (
     HEAD_BYTES,
     HIDDEN,
@@ -46,6 +48,7 @@ from shared.media.testsets import (
     part_of,
 )
 from shared.problems import InvalidInput, TooLarge, quote
+from shared.schemas.boxes import TrueBox
 from shared.schemas.exports import MASKS, NOTE_NAME, ORIGINALS, ExportNote
 from shared.schemas.jobs import MAX_CLASSES
 from shared.schemas.masks import MAX_LABEL_CHARACTERS
@@ -69,6 +72,7 @@ class _Aside:
 
     test_set: TestSet = field(default_factory=TestSet)
     originals: str = ""
+    box_files: dict[str, bytes] | None = None  # None: the ground truth is no boxes
 
     def hide(self, name: str) -> None:
         """Leave a hidden file out."""
@@ -82,16 +86,18 @@ def take_in(
     store: ImageStore,
     limits: IntakeLimits,
     masks: SentMasks | None = None,
+    boxes: bool = False,
 ) -> Intake:
     """The source images of a job, in the order of the files, or of the archive's members if an archive was sent.
 
     `known_classes` helps to tell class folders from others. With `masks`, files in a folder `masks` are masks, and
-    folders are classes only if the masks are not the ground truth. Raises InvalidInput if no image is usable, and the
-    errors of archive and manifest.
+    folders are classes only if the masks are not the ground truth. With `boxes`, the ground truth is read from the
+    files of `shared.media.box_formats`, or the manifest. Raises InvalidInput if no image is usable, and the errors of
+    archive, boxes and manifest.
     """
-    archive, aside = _archive_of(files), _Aside()
+    archive, aside = _archive_of(files), _Aside(box_files={} if boxes else None)
     shelf = None if masks is None else MaskShelf(masks.reader, store, limits)
-    incoming = _members_of(files, archive, limits, masks is not None, aside)
+    incoming = _members_of(files, archive, limits, masks is not None or boxes, aside)
     if masks is not None and shelf is not None:
         shelf.take_all(read_file(file, limits) for file in masks.files)
         incoming = shelf.take_out(incoming, aside.test_set.left_out)
@@ -127,9 +133,12 @@ def _with_truths(
 ) -> list[SourceFile]:
     """The sources with their groups, and with labels or masks."""
     kind: MaskKind = "none" if masks is None else "objects" if masks.labelled else "truth"
+    kind = kind if aside.box_files is None else "truth"
     table = None if manifest is None else (MANIFEST, manifest)
     rows = label_images(aside.test_set, [source.name for source in sources], known_classes, table, kind)
     sources = [replace(source, group=row.group) for source, row in zip(sources, rows, strict=True)]
+    if aside.box_files is not None:
+        return _with_boxes(sources, rows, aside.box_files, aside.test_set)
     if masks is None or masks.labelled:
         sources = [replace(source, label=row.label) for source, row in zip(sources, rows, strict=True)]
     if masks is None or shelf is None:
@@ -137,6 +146,38 @@ def _with_truths(
     if aside.originals:
         shelf.keep_only(aside.originals.removesuffix(ORIGINALS) + MASKS + ORIGINALS)
     return shelf.assign_to(sources, rows, masks.labelled)
+
+
+def _with_boxes(
+    sources: Sequence[SourceFile], rows: Sequence[ManifestRow], files: Mapping[str, bytes], test_set: TestSet
+) -> list[SourceFile]:
+    """The sources with the boxes of the manifest, or else of the other files. Raises InvalidInput without boxes."""
+    if any(row.label for row in rows):
+        raise InvalidInput("the manifest has labels, but the ground truth of this job is boxes; leave out one of them")
+    names = [source.name for source in sources]
+    boxed = [None if row.boxes is None else BoxedImage(row.file, tuple(row.boxes)) for row in rows]
+    if any(image is not None for image in boxed):
+        test_set.classes = list(dict.fromkeys(box.label for image in boxed if image for box in image.boxes))
+        test_set.labels_from = "boxes are read from the manifest"
+    else:
+        boxed, read = boxes_of(files, names)
+        test_set.classes, test_set.labels_from = list(read.classes), read.note
+    if without := [name for name, image in zip(names, boxed, strict=True) if image is None]:
+        test_set.labels_from += f"; no boxes, not even an empty list, for {quote(without, LISTED)}"
+    sources = [source if image is None else _boxed(source, image) for source, image in zip(sources, boxed, strict=True)]
+    refuse_if_unusable(sources)
+    return sources
+
+
+def _boxed(source: SourceFile, boxes: BoxedImage) -> SourceFile:
+    image = source.image
+    if image is None:
+        return source
+    size = (image.width, image.height)
+    try:
+        return replace(source, boxes=on_image(boxes, image.file_size or size, image.orientation or 1, size))
+    except InvalidInput as problem:
+        return replace(source, image=None, failure=problem.detail)
 
 
 def group(sources: Sequence[SourceFile], group_by: Literal["image", "folder"]) -> list[SourceFile]:
@@ -165,12 +206,38 @@ def relabel(
 ) -> tuple[list[SourceFile], str]:
     """Apply the label map, then check every label against all lists in `classes` (owner of the list → list).
 
+    The second value and the errors are those of `names_in_lists`.
+    """
+    labels = {source.label for source in sources if source.label is not None}
+    mapped, note = names_in_lists(labels, label_map, classes)
+    return [replace(source, label=mapped.get(source.label or "")) for source in sources], note
+
+
+def relabel_boxes(
+    sources: Sequence[SourceFile], label_map: Mapping[str, str], classes: Mapping[str, Sequence[str]]
+) -> tuple[list[SourceFile], str]:
+    """As `relabel`, for the labels of boxes."""
+    labels = {box.label for source in sources for box in source.boxes or ()}
+    mapped, note = names_in_lists(labels, label_map, classes)
+
+    def renamed(boxes: Iterable[TrueBox]) -> tuple[TrueBox, ...]:
+        return tuple(box.model_copy(update={"label": mapped[box.label]}) for box in boxes)
+
+    return [
+        source if source.boxes is None else replace(source, boxes=renamed(source.boxes)) for source in sources
+    ], note
+
+
+def names_in_lists(
+    labels: Collection[str], label_map: Mapping[str, str], classes: Mapping[str, Sequence[str]]
+) -> tuple[dict[str, str], str]:
+    """The name of each label in all lists in `classes`, after the label map.
+
     Labels that no list has may be the same names in another normal form, ImageNet's ids, or indices of classes
     (`shared.media.class_names`); the second value then says so. Raises InvalidInput, which lists unknown labels, and
     TooLarge for more labels than a label set may have.
     """
     normal = {normal_form(label): name for label, name in label_map.items()}
-    labels = {source.label for source in sources if source.label is not None}
     mapped = {label: label_map.get(label, normal.get(normal_form(label), label)) for label in labels}
     names, note = names_of_labels(set(mapped.values()), list(classes.values()))
     mapped = {label: names.get(name, name) for label, name in mapped.items()}
@@ -180,7 +247,7 @@ def relabel(
     if long := next((label for label in used if len(label) > MAX_LABEL_CHARACTERS), None):
         raise InvalidInput(f"the label {long[:40]!r}… has more than {MAX_LABEL_CHARACTERS} characters; shorten it")
     refuse_unknown_labels(used, classes, f"{MAP_LABELS}, or {WITHOUT_LABELS} to test without labels")
-    return [replace(source, label=mapped.get(source.label or "")) for source in sources], note
+    return mapped, note
 
 
 def refuse_unknown_labels(used: Collection[str], classes: Mapping[str, Collection[str]], advice: str) -> None:
@@ -225,6 +292,8 @@ def _set_aside(incoming: Iterable[Member], aside: _Aside) -> Iterator[Member]:
         part = part_of(name, (member.data or b"")[:HEAD_BYTES])
         if is_hidden(name):
             aside.hide(name)
+        elif aside.box_files is not None and is_box_file(name) and member.data is not None:
+            aside.box_files[name] = member.data
         elif part == "image":
             if name.startswith(aside.originals) or is_mask(name):
                 yield member

@@ -13,6 +13,7 @@ from shared.characters import visible
 from shared.media.images import CanonicalImage, Mode, canonical
 from shared.media.storage import image_key
 from shared.problems import InvalidInput, TooLarge
+from shared.schemas.boxes import TrueBox
 
 SEND_IMAGES = "send PNG, JPEG, WebP, BMP or TIFF images"
 LISTED = 5
@@ -90,6 +91,7 @@ class KeptMask:
 class SourceFile:
     """One position of a job: a stored image with its ground truth, or a failure. A `group` counts as one image.
 
+    `boxes` are in pixels of the stored image.
     `upload`: the digest of a file that a dry run lists and that is not uploaded yet.
     """
 
@@ -100,6 +102,7 @@ class SourceFile:
     mask: KeptMask | None = None
     group: str | None = None
     upload: str = ""
+    boxes: tuple[TrueBox, ...] | None = None
 
 
 def keep_image(store: ImageStore, data: bytes, limits: IntakeLimits) -> KeptImage:
@@ -129,7 +132,9 @@ def put_once(store: ImageStore, image: CanonicalImage, file: bytes) -> KeptImage
 
 
 def truths_of(source: SourceFile) -> list[str]:
-    """The classes in an image's ground truth: its label, or the classes in its mask; empty without ground truth."""
+    """The classes in an image's ground truth: its label, or those of its mask or boxes; empty without ground truth."""
+    if source.boxes is not None:
+        return list(dict.fromkeys(box.label for box in source.boxes if box.ignore is None))
     if source.mask is not None and source.mask.classes:
         return list(source.mask.classes)
     return [] if source.label is None else [source.label]

@@ -23,7 +23,7 @@ from gateway.database.owner_tables import Image
 from gateway.database.pagination import SortKey, page_of
 from gateway.database.sessions import insert_missing
 from gateway.database.tables import OF_SUITES, Counterfactual, Job, JobBackground, JobRound, Report, SourceImage
-from gateway.intake.sources import KeptMask, SourceFile
+from gateway.intake.sources import KeptMask, SourceFile, truths_of
 from gateway.jobs.choices import Plan
 from gateway.jobs.plans import PlannedJob, describe_plan
 from gateway.jobs.sequences import PlannedImage
@@ -77,6 +77,7 @@ class Order:
             parts += [source.name, repr(source.label), source.image.upload if source.image else source.failure]
             parts += [source.mask.digest] if source.mask else []
             parts += [f"group {source.group}"] if source.group else []
+            parts += [] if source.boxes is None else [repr(source.boxes)]
         return derive_digest(*parts).hex()
 
 
@@ -109,7 +110,7 @@ def create(session: Session, owner: str, order: Order) -> tuple[str, bool]:
         session.add(JobRound(job_id=job_id, number=0, plan=order.screening))
     counts = {
         "images": len(order.sources),
-        "labelled": sum((source.label is not None) + (_mask(source) is not None) for source in order.sources),
+        "labelled": sum((source.label is not None) + _has_places(source) for source in order.sources),
         "failed": sum(source.image is None for source in order.sources),
     }
     started: JsonObject = {"state": "running", "images": len(order.sources), "test_set": list(order.test_set)}
@@ -153,10 +154,10 @@ def plan_of(session: Session, owner: str, job_id: str, working_side: int) -> Job
     """A job's plan, as a dry run would have shown it."""
     job = find(session, owner, job_id)
     s = SourceImage
-    truths = select(s.ground_truth, s.mask_classes, s.file_name, s.group_name, Image.width, Image.height, Image.digest)
+    truths = select(s.ground_truth, s.mask_classes, s.file_name, s.group_name, Image.width, Image.height)
     images = [
-        PlannedImage(name, classes or ([] if label is None else [label]), group, max(width, height), digest)
-        for label, classes, name, group, width, height, digest in session.execute(
+        PlannedImage(name, classes or ([] if label is None else [label]), group, max(width, height))
+        for label, classes, name, group, width, height in session.execute(
             truths.join(Image, s.digest == Image.digest).where(s.job_id == job_id)
         )
     ]
@@ -288,6 +289,11 @@ def _mask(source: SourceFile) -> KeptMask | None:
     return source.mask if source.image and source.mask and source.mask.classes else None
 
 
+def _has_places(source: SourceFile) -> bool:
+    """Whether the ground truth has places in the image: a mask, or boxes."""
+    return _mask(source) is not None or (source.image is not None and source.boxes is not None)
+
+
 def _object_mask(source: SourceFile) -> KeptMask | None:
     return source.mask if source.image and source.mask and not source.mask.classes else None
 
@@ -304,7 +310,8 @@ def _source_row(job_id: str, position: int, source: SourceFile, turn: int) -> So
         "ground_truth": source.label,
         "group_name": source.group,
         "mask_digest": mask.digest if mask else None,
-        "mask_classes": list(mask.classes) if mask else None,
+        "mask_classes": truths_of(source) if _has_places(source) else None,
+        "boxes": None if source.boxes is None else [box.model_dump(exclude_none=True) for box in source.boxes],
         "object_digest": object_mask.digest if object_mask else None,
         "state": "pending" if source.image else "failed",
         "failure": source.failure,

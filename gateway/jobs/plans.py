@@ -17,7 +17,6 @@ from gateway.jobs.sequences import (
     folders_suffice,
     look_like_sequences,
     may_be_one_sequence,
-    repeated_images,
 )
 from gateway.kinds import checks_elsewhere
 from gateway.methods import METHODS, JobMethod
@@ -72,7 +71,6 @@ def describe_plan(
         working_side=working_side,
         at_working_side=sum(side >= working_side for side in sides),
         groups=group_count(image.group for image in images),
-        repeated=repeated_images(images),
         look_like_sequences=look_like_sequences(images, classes),
         may_be_one_sequence=may_be_one_sequence(images, classes),
         folders_suffice=folders_suffice(images),

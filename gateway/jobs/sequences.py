@@ -35,14 +35,12 @@ class PlannedImage:
     """A usable source image.
 
     `truths`: the classes in its ground truth. `side`: its longer one in pixels; None if it is not uploaded yet.
-    `digest`: of its file.
     """
 
     name: str
     truths: Sequence[str]
     group: str | None
     side: int | None
-    digest: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,14 +121,6 @@ def folders_suffice(images: Sequence[PlannedImage]) -> bool:
             folders[key].add(_split(image.name)[0])
     large = [key for key, size in sizes.items() if size >= LEAST_SOURCES]
     return bool(large) and all(len(folders[key]) >= LEAST_SOURCES for key in large)
-
-
-def repeated_images(images: Sequence[PlannedImage]) -> int:
-    """How many images have the pixels of an earlier one, and count as independent of it."""
-    alone = Counter(image.digest for image in images if image.group is None)
-    grouped = Counter({(image.digest, image.group) for image in images if image.group is not None})
-    units = alone + Counter(digest for digest, _ in grouped)
-    return sum(units.values()) - len(units)
 
 
 def _runs(images: Sequence[PlannedImage], classes: Collection[str]) -> list[_Run]:

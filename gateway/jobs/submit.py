@@ -12,10 +12,19 @@ from functools import partial
 from gateway.context import Context, read_stored
 from gateway.database.sessions import reading
 from gateway.intake.archives import Member
-from gateway.intake.intake import MANIFEST, WITHOUT_LABELS, Intake, group, relabel, take_in, take_one
+from gateway.intake.intake import (
+    MANIFEST,
+    WITHOUT_LABELS,
+    Intake,
+    group,
+    relabel,
+    relabel_boxes,
+    take_in,
+    take_one,
+)
 from gateway.intake.mask_files import MaskShelf, SentMasks
 from gateway.intake.masks import OBJECT_READER, MaskReader, mask_reader
-from gateway.intake.sources import KeptImage, NamedFile, SourceFile, read_file, truths_of
+from gateway.intake.sources import LISTED, KeptImage, NamedFile, SourceFile, read_file, truths_of
 from gateway.jobs import jobs
 from gateway.jobs.backgrounds import check_compositions, with_backgrounds
 from gateway.jobs.choices import Plan, plan
@@ -31,7 +40,7 @@ from gateway.models_under_test import models
 from gateway.storage import images
 from shared.media.storage import image_key
 from shared.media.testsets import UNWANTED, MaskKind, TestSet, distinct, label_images
-from shared.problems import InvalidInput
+from shared.problems import InvalidInput, quote
 from shared.schemas.jobs import ImageFailure, JobDetail, JobSpec, ManifestImage
 from shared.schemas.plans import JobPlan
 
@@ -121,6 +130,7 @@ def _prepare(
             jobs.find(session, owner, spec.parent)
     intake = _label(read.intake, submission, job_plan)
     sources = intake.sources
+    job_plan = replace(job_plan, classes=intake.test_set.classes or job_plan.classes)
     usable = sum(not source.failure for source in sources)
     readable = _readable(context, sources, read.copies)
     outside = outside_domain(context, job_plan.methods, spec.outside_domain, *readable)
@@ -150,10 +160,8 @@ def _lines(intake: Intake) -> list[str]:
 
 
 def _planned_image(source: SourceFile) -> PlannedImage:
-    side, digest = None, source.upload
-    if source.image is not None:
-        side, digest = max(source.image.width, source.image.height), source.image.digest
-    return PlannedImage(source.name, truths_of(source), source.group, side, digest)
+    side = None if source.image is None else max(source.image.width, source.image.height)
+    return PlannedImage(source.name, truths_of(source), source.group, side)
 
 
 def _failures(sources: Sequence[SourceFile]) -> list[ImageFailure]:
@@ -200,7 +208,7 @@ def _find(context: Context, owner: str, backgrounds: Sequence[Background]) -> di
 
 
 def _sources(context: Context, owner: str, submission: Submission, job_plan: Plan) -> Intake:
-    _refuse_loose_masks(submission)
+    _refuse_loose_truths(submission)
     place = images.ProtectedStore(context.sessions, context.store)
     entries, reader = submission.uploaded, _reader(submission.spec)
     if entries is None:
@@ -212,7 +220,7 @@ def _sources(context: Context, owner: str, submission: Submission, job_plan: Pla
 
 
 def _existing_images(context: Context, owner: str, submission: Submission, classes: Sequence[str]) -> ReadImages:
-    _refuse_loose_masks(submission)
+    _refuse_loose_truths(submission)
     entries, reader = submission.uploaded, _reader(submission.spec)
     place = SampledImages()
     if entries is None:
@@ -225,7 +233,7 @@ def _existing_images(context: Context, owner: str, submission: Submission, class
             test_set, names, known, None if table is None else (MANIFEST, table), _mask_kind(submission)
         )
         entries = [
-            entry.model_copy(update={"label": row.label, "group": row.group})
+            entry.model_copy(update={"label": row.label, "group": row.group, "boxes": row.boxes})
             for entry, row in zip(entries, rows, strict=True)
         ]
     mask_digests = list({entry.mask for entry in entries if entry.mask is not None})
@@ -234,7 +242,7 @@ def _existing_images(context: Context, owner: str, submission: Submission, class
         masks = {} if reader is None else images.find_masks(session, owner, mask_digests, reader.coloured)
     existing = [uploaded.get(entry.digest) if entry.mask is None or entry.mask in masks else None for entry in entries]
     sources = [
-        SourceFile(entry.name, entry.label, image, group=entry.group, upload=entry.digest)
+        SourceFile(entry.name, entry.label, image, group=entry.group, upload=entry.digest, boxes=entry.true_boxes)
         for entry, image in zip(entries, existing, strict=True)
     ]
     sources = _with_masks(context, entries, sources, masks, reader, place)
@@ -267,11 +275,12 @@ def _uploaded_sources(
     labels = {*classes, *spec.label_map}
     reader = _reader(spec)
     masks = None if reader is None else SentMasks(reader, submission.masks, spec.object_masks)
-    return take_in(submission.files, submission.manifest, labels, place, context.limits, masks)
+    boxes = spec.boxes is not None
+    return take_in(submission.files, submission.manifest, labels, place, context.limits, masks, boxes)
 
 
 def _mask_kind(submission: Submission) -> MaskKind:
-    if submission.spec.masks is not None:
+    if submission.spec.masks is not None or submission.spec.boxes is not None:
         return "truth"
     return "objects" if submission.spec.object_masks else "none"
 
@@ -282,9 +291,16 @@ def _reader(spec: JobSpec) -> MaskReader | None:
     return None if spec.masks is None else mask_reader(spec.masks, spec.label_map)
 
 
-def _refuse_loose_masks(submission: Submission) -> None:
-    """Refuse masks without the spec's `masks`, and `masks` without masks, before any image is read."""
+def _refuse_loose_truths(submission: Submission) -> None:
+    """Refuse masks without the spec's `masks`, `masks` without masks, and boxes likewise, before any image is read."""
     entries = submission.uploaded or []
+    has_boxes = any(entry.boxes is not None for entry in entries)
+    if has_boxes and submission.spec.boxes is None:
+        raise InvalidInput("there are boxes, but the spec does not say how to count them; give `boxes` in it")
+    if submission.spec.boxes is not None and entries and not (has_boxes or submission.by_name):
+        raise InvalidInput("the spec announces boxes, but no image has any; give each its `boxes`, [] for no object")
+    if submission.spec.boxes is not None and any(entry.label for entry in entries):
+        raise InvalidInput("the images have labels, but the ground truth of this job is boxes; leave out one of them")
     has_masks = any(entry.mask for entry in entries)
     if submission.spec.masks is None and not submission.spec.object_masks:
         if submission.masks or has_masks:
@@ -307,7 +323,7 @@ def _without_classes(source: SourceFile) -> SourceFile:
 def _label(intake: Intake, submission: Submission, job_plan: Plan) -> Intake:
     """The source images with their groups, and with labels that all models know; of equal ones, one."""
     sources, test_set = _with_labels(intake, submission.spec, job_plan)
-    identities, labels = [_identity(source) for source in sources], [source.label for source in sources]
+    identities, labels = [_identity(source) for source in sources], [_comparable(source) for source in sources]
     names = [source.name or (identity or "")[:12] for source, identity in zip(sources, identities, strict=True)]
     return Intake([sources[position] for position in distinct(test_set, names, identities, labels)], test_set)
 
@@ -316,6 +332,11 @@ def _identity(source: SourceFile) -> str | None:
     """The digests of an image and its mask, which equal ones have in common; None for an image that failed."""
     digest = source.upload if source.image is None else source.image.digest
     return digest + ("" if source.mask is None else source.mask.digest) or None
+
+
+def _comparable(source: SourceFile) -> str | None:
+    """What differs between equal images with other ground truths."""
+    return source.label if source.boxes is None else repr(source.boxes)
 
 
 def _with_labels(intake: Intake, spec: JobSpec, job_plan: Plan) -> tuple[list[SourceFile], TestSet]:
@@ -330,6 +351,10 @@ def _with_labels(intake: Intake, spec: JobSpec, job_plan: Plan) -> tuple[list[So
         labels_from = UNWANTED if spec.masks is None else "the ground truth is the masks"
         sources = [replace(source, label=None) for source in sources]
         return sources, replace(test_set, labels_from=labels_from)
+    lists = class_lists(job_plan.models)
+    lists = {"`classes`": spec.classes, **lists} if spec.classes else lists
+    if spec.boxes is not None:
+        return _with_box_labels(sources, test_set, spec, lists)
     kind = KINDS[job_plan.kind]
     if kind.localised and any(source.label is not None for source in sources):
         names = ", ".join(repr(model.name) for model in job_plan.models)
@@ -337,7 +362,32 @@ def _with_labels(intake: Intake, spec: JobSpec, job_plan: Plan) -> tuple[list[So
             f"the ground truth is a label for each image, but {names} {kind.does}: send {kind.truths}, choose "
             f"classifiers, or {WITHOUT_LABELS} to test whether predictions stay the same"
         )
-    lists = class_lists(job_plan.models)
-    lists = {"`classes`": spec.classes, **lists} if spec.classes else lists
     sources, note = relabel(sources, spec.label_map, lists)
     return sources, replace(test_set, labels_from=test_set.labels_from + note)
+
+
+def _with_box_labels(
+    sources: list[SourceFile], test_set: TestSet, spec: JobSpec, lists: Mapping[str, Sequence[str]]
+) -> tuple[list[SourceFile], TestSet]:
+    """The source images with boxes of classes that all models know, and the classes of the job in the test set.
+
+    These are the spec's; boxes of other classes are then left out. Without any, they are those that were annotated:
+    what a model says of other classes is not judged.
+    """
+    annotated = test_set.classes or [box.label for source in sources for box in source.boxes or ()]
+    names = {label: spec.label_map.get(label, label) for label in annotated}
+    others = [label for label, name in names.items() if spec.classes and name not in spec.classes]
+    left = ""
+    if spec.classes:
+        sources = [
+            source
+            if source.boxes is None
+            else replace(source, boxes=tuple(box for box in source.boxes if box.label not in others))
+            for source in sources
+        ]
+        left = f"; boxes of other classes are left out: {quote(others, LISTED)}" if others else ""
+    sources, note = relabel_boxes(sources, spec.label_map, lists)
+    used = {box.label for source in sources for box in source.boxes or ()}
+    known = [name for name in names.values() if name in used or all(name in classes for classes in lists.values())]
+    classes = list(spec.classes or dict.fromkeys([*known, *sorted(used)]))
+    return sources, replace(test_set, labels_from=test_set.labels_from + left + note, classes=classes)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from gateway.database.tables import Job
 from gateway.kinds import KINDS
+from gateway.methods.checks import SHAPES
 from gateway.methods.counterfactual import TaskDescription
 from shared.schemas.masks import MaskSpec
 
@@ -13,7 +14,7 @@ from shared.schemas.masks import MaskSpec
 def task_description_of(job: Job) -> TaskDescription:
     """The user's sentence, with the classes of the job."""
     people, masks = job.stored_spec.protected_characteristics, rename_masks(job)
-    localised = tuple(job.classes) if KINDS[job.kind].localised else ()
+    localised = tuple(job.classes) if SHAPES in KINDS[job.kind].checks else ()
     things = dict.fromkeys(masks.things if masks and localised else ())
     return TaskDescription(job.task_description, protected_classes(job), localised, tuple(things), people)
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.kinds import classification, segmentation
+from gateway.kinds import classification, detection, segmentation
 from gateway.kinds.task_kind import Scored, TaskKind
 from shared.schemas.base import Kind
 from shared.schemas.effects import Metric
 from shared.schemas.jobs import JobSpec
 
 KINDS: Mapping[Kind, TaskKind[Any, Any]] = {
-    kind.name: kind for kind in (classification.CLASSIFICATION, segmentation.SEGMENTATION)
+    kind.name: kind for kind in (classification.CLASSIFICATION, segmentation.SEGMENTATION, detection.DETECTION)
 }
 
 

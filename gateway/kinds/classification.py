@@ -27,8 +27,8 @@ from gateway.kinds.rows import CompletePair, PhraseColumns, PhrasePairs, Predict
 from gateway.kinds.task_kind import TOP, Fields, KindRows, Measurement, Scored, TaskKind
 from gateway.methods import METHODS
 from gateway.methods.checks import LABEL
+from gateway.methods.counterfactual import MethodImage
 from gateway.methods.doses import DOSES
-from shared.schemas.base import ImagePayload
 from shared.schemas.effects import Rate
 from shared.schemas.evaluation import PredictReply
 from shared.schemas.metrics import ClassConfusion, ConfusionPairs, OriginalsCheck
@@ -65,8 +65,8 @@ def _judge(probabilities: Probabilities, truth: str | None, classes: Sequence[st
     )
 
 
-def _label(label: str | None, mask: ImagePayload | None) -> str | None:
-    return label
+def _label(source: MethodImage) -> str | None:
+    return source.ground_truth
 
 
 def _most_probable(probabilities: Probabilities) -> str:
@@ -87,7 +87,13 @@ class RankDetail:
         self._null_ordinal, self._edit, self._edits = array("q"), array("q"), 0
         self._phrases, self._originals = PhraseColumns(), OriginalColumns()
 
-    def add(self, numbers: SourceNumbers, original: PredictionRow | None, pairs: Sequence[CompletePair]) -> None:
+    def add(
+        self,
+        numbers: SourceNumbers,
+        original: PredictionRow | None,
+        pairs: Sequence[CompletePair],
+        unscored: Sequence[CompletePair] = (),
+    ) -> None:
         """As in `Detail`."""
         for label in labels(original):
             assert original is not None

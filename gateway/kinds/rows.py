@@ -99,7 +99,7 @@ class SourceNumbers(NamedTuple):
 
 
 class CompletePair(NamedTuple):
-    """An accepted edit, and the predictions for its images, none of which is missing or without scores.
+    """An accepted edit, and the predictions for its images, none of which is missing.
 
     `reference` of an edit whose arm has no image is the null arm.
     """

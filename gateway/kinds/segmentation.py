@@ -34,6 +34,7 @@ from gateway.kinds.originals import check_one_class, exchange_in_words, exchange
 from gateway.kinds.rows import CompletePair, PredictionRow, SourceNumbers
 from gateway.kinds.task_kind import TOP, Fields, KindRows, Measurement, Scored, TaskKind
 from gateway.methods.checks import SHAPES, THINGS
+from gateway.methods.counterfactual import MethodImage
 from shared.media.images import decode, encode
 from shared.media.label_maps import (
     OTHER,
@@ -45,7 +46,6 @@ from shared.media.label_maps import (
     pack_counts,
     unpack_counts,
 )
-from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import SegmentReply
 from shared.schemas.masks import MAX_MASK_CLASSES
 from shared.schemas.metrics import ConfusionPairs, OriginalsCheck, SegmentationMetrics
@@ -68,8 +68,8 @@ def _answers(reply: SegmentReply, classes: Sequence[str]) -> Iterator[Map]:
         yield table[decode(label_map.png, "L")]
 
 
-def _mask(label: str | None, mask: ImagePayload | None) -> Map | None:
-    return None if mask is None else decode(mask.png, "L")
+def _mask(source: MethodImage) -> Map | None:
+    return None if source.mask is None else decode(source.mask.png, "L")
 
 
 def _without_others(label_map: Map) -> Map:
@@ -148,7 +148,13 @@ class PixelDetail:
         self._classes, self._pooled = tuple(classes), _PooledColumns(len(classes))
         self._losing, self._losing_null, self._null_group = array("b"), array("b"), array("q")
 
-    def add(self, numbers: SourceNumbers, original: PredictionRow | None, pairs: Sequence[CompletePair]) -> None:
+    def add(
+        self,
+        numbers: SourceNumbers,
+        original: PredictionRow | None,
+        pairs: Sequence[CompletePair],
+        unscored: Sequence[CompletePair] = (),
+    ) -> None:
         """As in `Detail`."""
         for pair in pairs:
             self._losing.append(bool(lost_labels(pair.original.scores, pair.counterfactual.scores)))

@@ -11,9 +11,11 @@ import numpy as np
 from gateway.analysis.certainty import Level
 from gateway.analysis.components import RenderingCost
 from gateway.analysis.effects import Originals, Scores
+from gateway.database.columns import StoredSpec
 from gateway.kinds.originals import OriginalsJudge
 from gateway.kinds.rows import NO_PHRASES, CompletePair, EditPhrases, PredictionRow, SourceNumbers
-from shared.schemas.base import ImagePayload, JsonObject, Kind
+from gateway.methods.counterfactual import MethodImage
+from shared.schemas.base import JsonObject, Kind
 from shared.schemas.effects import Metric
 from shared.schemas.jobs import JobSpec
 from shared.schemas.results import Relation
@@ -56,8 +58,17 @@ class KindRows(NamedTuple):
 class Detail(Protocol):
     """Collects what a kind keeps of the predictions beside their scores, one source image at a time."""
 
-    def add(self, numbers: SourceNumbers, original: PredictionRow | None, pairs: Sequence[CompletePair]) -> None:
-        """Add a source image: the prediction for it, and its complete pairs, whose scores are added in this order."""
+    def add(
+        self,
+        numbers: SourceNumbers,
+        original: PredictionRow | None,
+        pairs: Sequence[CompletePair],
+        unscored: Sequence[CompletePair] = (),
+    ) -> None:
+        """Add a source image: the prediction for it, and its complete pairs, whose scores are added in this order.
+
+        `unscored` pairs have no scores: there is no ground truth, or it has no label.
+        """
 
     def rows(self, scores: Scores) -> KindRows:
         """All that was added, with the scores of all pairs."""
@@ -83,13 +94,13 @@ class TaskKind(Generic[Answer, Truth]):
     on the drops that it can detect.
 
     `answers`: of a reply of the `endpoint`, for each image, by the classes of the job. `truth_of` reads the ground
-    truth of a source image, from its label and its mask. `as_truth` turns the answer for an original into the truth of
-    a job without ground truth. `changed`: whether an edit changed the prediction, given that for the original; None if
-    it is not known.
+    truth of a source image. `as_truth` turns the answer for an original into the truth of a job without ground truth.
+    `changed`: whether an edit changed the prediction, given that for the original; None if it is not known.
 
     `detail` and `originals` collect rows of predictions, given the classes of the job; the latter judges a model
     (relation, seed). `figures`: the fields of `ModelResults` that the kind alone has. `at_confidence`: the scores, and
     these fields, if predictions below a confidence (0 … 1) count as none; None where predictions have none.
+    `configured`: the kind as a spec changes it; None where it does not.
     """
 
     name: Kind
@@ -105,7 +116,7 @@ class TaskKind(Generic[Answer, Truth]):
     level: Level
     endpoint: Endpoint[Any, Any]
     answers: Callable[[Any, Sequence[str]], Iterator[Answer]]
-    truth_of: Callable[[str | None, ImagePayload | None], Truth | None]
+    truth_of: Callable[[MethodImage], Truth | None]
     as_truth: Callable[[Answer], Truth]
     judge: Callable[[Answer, Truth | None, Sequence[str]], Scored]
     changed: Callable[[Scored, Scored], bool | None]
@@ -115,6 +126,11 @@ class TaskKind(Generic[Answer, Truth]):
     at_confidence: Callable[[KindRows, float], tuple[Scores, Fields]] | None = None
     most_classes: int | None = None
     on_power: str = ""
+    configured: Callable[[TaskKind[Answer, Truth], StoredSpec], TaskKind[Answer, Truth]] | None = None
+
+    def of_job(self, spec: StoredSpec) -> TaskKind[Answer, Truth]:
+        """The kind as it judges in a job of this spec."""
+        return self if self.configured is None else self.configured(self, spec)
 
     @property
     def template(self) -> str:

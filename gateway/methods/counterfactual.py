@@ -20,6 +20,7 @@ from pydantic import JsonValue
 from shared.profiles.diffusion import Diffusion
 from shared.profiles.profile import Profile
 from shared.schemas.base import Contract, ImagePayload, JsonObject
+from shared.schemas.boxes import TrueBox
 from shared.schemas.designs import FACTORS as FACTORS
 from shared.schemas.designs import ChosenValue, DesignKind
 from shared.schemas.designs import Factor as Factor
@@ -105,14 +106,16 @@ class MethodImage:
     """A source image of the user's test set. `ground_truth` is a class label or None; `id` is stable for seeds.
 
     `mask` is the ground truth of a segmentation job: the place of each pixel's class in `TaskDescription.mask_classes`.
-    `object_mask` is the object that `compose` cuts out, where not 0; None: a segmenter finds it. `digest` is that of
-    `image`, and `load` gives any image or mask by the digest that the method's parameters name.
+    `boxes` are that of a detection job, in pixels. `object_mask` is the object that `compose` cuts out, where not 0;
+    None: a segmenter finds it. `digest` is that of `image`, and `load` gives any image or mask by the digest that the
+    method's parameters name.
     """
 
     id: str
     image: ImagePayload
     ground_truth: str | None
     mask: ImagePayload | None = None
+    boxes: tuple[TrueBox, ...] | None = None
     object_mask: ImagePayload | None = None
     digest: str = ""
     load: Callable[[str], ImagePayload] = field(default=_no_others, compare=False)

@@ -207,8 +207,9 @@ def find_alternatives(
     repetition = [attempt] if attempt else []
     seed = inputs.derive_seed("alternatives", f"{caption}/{keyword.from_phrase}", *repetition)
     reply, exchange = ask(
-        inputs.services, question, messages, schema, seed=seed, max_tokens=256, temperature=p.temperature
-    )
+        inputs.services, question, messages, schema,
+        seed=seed, max_tokens=256, temperature=p.temperature, top_p=p.top_p,
+    )  # fmt: skip
     return [replace(keyword, to_phrase=new["phrase"], to_value=new["value"]) for new in reply["alternatives"]], exchange
 
 
@@ -365,6 +366,10 @@ class DillemaParameters(ControlledParameters):
         float,
         Field(ge=0, le=2, description="Temperature of alternatives; keywords and captions are greedy."),
     ] = 0.7
+    top_p: Annotated[
+        TopP,
+        Field(exclude_if=lambda top_p: top_p == 1, description="Nucleus sampling of alternatives, as of captions."),
+    ] = 1.0
     max_keywords: Annotated[int, Field(ge=1, le=16, description="Maximum number of keywords.")] = 8
     alternatives_per_keyword: Annotated[int, Field(ge=1, le=5, description="Most alternatives per keyword.")] = 3
 

@@ -66,14 +66,20 @@ def ask(
     seed: int,
     max_tokens: int,
     temperature: float = 0.0,
+    top_p: float = 1.0,
 ) -> tuple[Reply, Exchange]:
     """The language model's reply, which satisfies the schema, and the exchange.
 
-    The first request has `seed` and `temperature`; repeated ones have seeds derived from it. Raises InvalidReply, and
-    what the services raise.
+    The first request has `seed`, `temperature` and `top_p`; repeated ones have seeds derived from it. Raises
+    InvalidReply, and what the services raise.
     """
     first = GenerateRequest(
-        messages=list(messages), json_schema=schema, temperature=temperature, max_tokens=max_tokens, seed=seed
+        messages=list(messages),
+        json_schema=schema,
+        temperature=temperature,
+        top_p=top_p,
+        max_tokens=max_tokens,
+        seed=seed,
     )
     faults: list[InvalidReply] = []
     for request in (first, *(_repeated(first, number) for number in range(1, MAX_REQUESTS))):

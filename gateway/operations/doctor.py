@@ -31,6 +31,7 @@ from gateway.storage.object_store import open_store
 from shared import __version__
 from shared.certificates import tls_fault, trusted
 from shared.problems import Problem, from_reply
+from shared.profiles.instruct import InstructPipeline
 from shared.profiles.profile import Profile, ProfileError, load_profile
 from shared.profiles.unets import MergedLora
 from shared.profiles.weights import Server, Weights, digest_folder
@@ -43,6 +44,7 @@ LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 CLOCK_SECONDS = 5.0  # HTTP dates have whole seconds; S3 refuses signatures that are 15 minutes off
 IDLE_SECONDS = 120.0
 PROBE_SECONDS = 10.0
+HOST_GIGABYTES = 2.0  # of a service beside weights: Python, torch, CUDA
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +224,7 @@ def _services(settings: Settings, profile: Profile, clocks: list[Clock]) -> Iter
             False,
             f"only {deterministic} run with CONTRAFACT_DETERMINISTIC=true: set it for all of them, or for none",
         )
-    for fits, sentence in memory(infos, weights_by_service):
+    for fits, sentence in [*memory(infos, weights_by_service), *host_memory(infos, profile)]:
         yield PartAnswer("memory", fits, sentence)
 
 
@@ -387,6 +389,20 @@ def memory(
         else:
             yield True, sentence
     yield from _servers_memory(infos, weights, [infos[names[0]].gpu for names in sharing.values()])
+
+
+def host_memory(infos: Mapping[ServiceName, ServiceInfo], profile: Profile) -> Iterator[tuple[bool, str]]:
+    """Whether the container of diffusion_service may hold the networks that take turns on its GPU, in a sentence."""
+    instruct, info = profile.diffusion.instruct, infos.get("diffusion_service")
+    need = instruct.host_gigabytes if isinstance(instruct, InstructPipeline) and instruct.offload != "none" else 0.0
+    if info is None or info.host_gigabytes is None or not info.device.startswith("cuda") or not need:
+        return
+    need += HOST_GIGABYTES
+    sentence = (
+        f"diffusion_service keeps up to {need:.1f} GB in the host's memory, and may use {info.host_gigabytes:.1f}"
+    )
+    fits = need <= info.host_gigabytes
+    yield fits, sentence if fits else f"{sentence}: raise its container's limit (DIFFUSION_MEMORY, resources)"
 
 
 def _servers_memory(

@@ -62,6 +62,7 @@ _TRAINING: dict[Arm, str] = {
 }
 CHECK_SECONDS = 2.0
 FIRST_HEARTBEAT_SECONDS = 300.0  # the message may wait behind other repairs
+MAX_DEATHS = 3  # of a process that does everything, before the repair that was trained in it fails
 CARD = "README.md"
 
 logger = logging.getLogger("contrafact.repairs")
@@ -143,6 +144,22 @@ def _check(
 def revoke_leases(session: Session) -> None:
     """End the leases of all running repairs. Call it only when no trainer is alive; they are sent again."""
     session.execute(update(Repair).where(Repair.state == "running").values(token=None, beat=0))
+
+
+def record_deaths(session: Session, store: ObjectStore) -> None:
+    """End the leases of running repairs after the process of their trainer died. Call it only when no trainer is alive.
+
+    A repair in which it died several times without progress fails; it would end the next process, too.
+    """
+    rows = select(Repair.id, Repair.token, Repair.lost).where(Repair.state == "running")
+    for repair_id, token, lost in session.execute(rows).all():
+        if token is None or not store.exists(repair_key(repair_id, token, "progress.json")):
+            continue  # it waited behind another repair
+        _change(session, repair_id, token, {"lost": lost + 1})
+        if lost + 1 >= MAX_DEATHS:
+            reason = f"its process ended {lost + 1} times without progress; it may need more memory than there is"
+            _close(session, repair_id, token, {"state": "failed", "failure": reason})
+    revoke_leases(session)
 
 
 def correct_times(session: Session) -> None:

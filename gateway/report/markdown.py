@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gateway.report.advice import next_steps, tested_sentence
-from gateway.report.words import bounds, cell_name, format_signed, limit
+from gateway.report.words import bounds, cell_name, format_signed, limit, sentence_case
 from shared.schemas.effects import CellEffect, Rate
 from shared.schemas.metrics import SegmentationScores
 from shared.schemas.results import Funnel, JobResults, ModelResults
@@ -79,7 +79,7 @@ def _head(results: JobResults) -> Iterator[str]:
 
 def _verdict(results: JobResults, result: ModelResults) -> list[str]:
     verdict = verdict_of(results, result)
-    mark = {"weakness": "❌", "no weakness": "✅"}.get(verdict.kind, "❔")
+    mark = "❌" if verdict.kind == "weakness" else "✅" if verdict.passes else "❔"
     text = f"{mark} {sentence(verdict_sentence(verdict, result.metric))}"
     return [plain(result.model), plain(result.method), text]
 
@@ -91,7 +91,8 @@ def _findings(results: JobResults) -> Iterator[str]:
     pairs = [(result, effect) for result in results.results for effect in result.findings[:MAX_FINDINGS_OF_MODEL]]
     for result, effect in pairs[:MAX_FINDINGS]:
         source = f"{result.model}, {result.method}, q {p_value(effect.q_value)}"
-        yield f"1. {sentence(effect.sentence)} ({plain(source)}){_note(effect)}"
+        details = f" {sentence(sentence_case(effect.details))}." if effect.details else ""
+        yield f"1. {sentence(effect.sentence)} ({plain(source)}){details}{_note(effect)}"
     more_findings = sum(len(result.findings) for result in results.results) - len(pairs[:MAX_FINDINGS])
     if more_findings:
         yield f"\n{more_findings} more findings are in the report."

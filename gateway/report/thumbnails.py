@@ -60,8 +60,10 @@ class EmbeddedPictures:
         """An image, with at most `side` pixels on its longest side."""
         return self._embed((digest, str(side)), digest, lambda: self._load(digest), side)
 
-    def overlay(self, image: str, label_map: str) -> str:
-        """An image with the classes of a label map painted over it."""
+    def overlay(self, image: str, label_map: str | None) -> str:
+        """An image with the classes of a label map painted over it; the image alone without a map."""
+        if label_map is None:
+            return self.picture(image)
 
         def paint() -> bytes:
             return paint_png(self._load(image), self._load(label_map), self._colours)

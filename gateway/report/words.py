@@ -14,27 +14,28 @@ from gateway.analysis.limits import LEAST_SOURCES
 from gateway.analysis.own_images import LEAST_MARKED
 from gateway.kinds import KINDS, TaskKind, of_metric
 from gateway.methods import METHODS, NULL_ARM
-from gateway.results.wording import chosen_by, weakness_in_words
+from gateway.results.wording import chosen_by
 from shared.schemas.effects import Cell, CellEffect, Rate, VarianceComponents
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.results import ChangeView, JobResults, ModelOpinion, PredictionView
 from shared.schemas.scores import lost_labels
 from shared.words.verdicts import (
     any_testable,
-    lowest_effect_sentence,
     not_settled_sentence,
     open_cells_sentence,
+    ruled_out,
+    ruled_out_terms,
     verdict_of,
 )
 from shared.words.wording import (
     NO_FINDING,
     NO_PAIR_COUNTS,
     SCORE_WORDS,
-    at_least,
     change_in_words,
     checks_off_lines,
     class_in_words,
     counts_pairs,
+    factor_in_words,
     interval,
     limits,
     more_images,
@@ -145,7 +146,7 @@ def cell_name(cell: Cell) -> str:
 def change_name(change: ChangeView) -> str:
     """ "weather: day → night"; "weather: → night" for an added phrase; "weather: day" for a removed one."""
     old, new = change.from_value or change.from_phrase, change.to_value or change.to_phrase
-    return f"{change.factor}: " + (f"{old} → {new}".strip() if new else old)
+    return f"{factor_in_words(change.factor, new or old)}: " + (f"{old} → {new}".strip() if new else old)
 
 
 def null_arm(method: str) -> str:
@@ -237,13 +238,12 @@ GLOBALS = {
     "any_testable": any_testable,
     "verdict_of": verdict_of,
     "not_settled_sentence": not_settled_sentence,
-    "lowest_effect_sentence": lowest_effect_sentence,
+    "ruled_out": ruled_out,
+    "ruled_out_terms": ruled_out_terms,
     "open_cells_sentence": open_cells_sentence,
     "more_images": more_images,
     "change_in_words": change_in_words,
     "class_in_words": class_in_words,
-    "at_least": at_least,
-    "weakness_in_words": weakness_in_words,
     "LEAST_SOURCES": LEAST_SOURCES,
     "LEAST_MARKED": LEAST_MARKED,
 }

@@ -15,7 +15,7 @@ from gateway.analysis.limits import BEYOND
 from gateway.database.tables import Job, Report
 from gateway.methods import confirming, confirming_method
 from gateway.results.cells import with_cells
-from gateway.results.wording import confirmation_sentence
+from gateway.results.wording import add_details, confirmation_sentence
 from shared.schemas.designs import Factor
 from shared.schemas.effects import Cell, CellEffect, Confirmation
 from shared.schemas.jobs import FollowUp
@@ -69,8 +69,8 @@ def with_confirmations(results: JobResults, confirming: Sequence[JobResults]) ->
             confirmation = _confirmation(job, effect, effects.get((job.made.job, figures.model, effect.cell)))
         else:
             confirmation = _not_tested(job, _why_left_out(job, figures.method, effect.cell))
-        sentence = effect.sentence + confirmation_sentence(confirmation)
-        return effect.model_copy(update={"confirmation": confirmation, "sentence": sentence})
+        details = add_details(effect.details, confirmation_sentence(confirmation))
+        return effect.model_copy(update={"confirmation": confirmation, "details": details})
 
     return results.model_copy(update={"results": with_cells(results.results, confirm)})
 

@@ -20,7 +20,7 @@ from gateway.analysis.own_images import (
 from gateway.feedback.marks import Marked
 from gateway.results.cells import with_cells
 from gateway.results.own_images import CaptionsByValue, OwnImages, Photograph
-from gateway.results.wording import corroboration_sentence
+from gateway.results.wording import add_details, corroboration_sentence
 from shared.schemas.effects import Cell, CellEffect, Corroboration, OwnImage, OwnImageMarks
 from shared.schemas.own_images import ShownMark
 from shared.schemas.results import JobResults, ModelResults
@@ -91,8 +91,8 @@ def _corroborate_effect(
         marks=_count_marks(compared),
         to_mark=images_to_mark(digests, compared.chosen, compared.probability),
     )
-    sentence = effect.sentence + corroboration_sentence(corroboration, effect.cell.value)
-    return effect.model_copy(update={"corroboration": corroboration, "sentence": sentence})
+    details = add_details(effect.details, corroboration_sentence(corroboration, effect.cell.value))
+    return effect.model_copy(update={"corroboration": corroboration, "details": details})
 
 
 def _compared(

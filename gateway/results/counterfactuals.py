@@ -30,11 +30,17 @@ class Listing(Filters):
 
 
 def results_page(
-    session: Session, owner: str, job_id: str, listing: Listing, cursor: str | None, limit: int
+    session: Session,
+    owner: str,
+    job_id: str,
+    listing: Listing,
+    cursor: str | None,
+    limit: int,
+    with_metrics: bool = True,
 ) -> ResultsPage:
     """The job's metrics and a page of its counterfactuals. Null arms are part of their counterfactual's view."""
     job = jobs.find(session, owner, job_id)
-    report = session.get(Report, job_id)
+    report = session.get(Report, job_id) if with_metrics or listing.order == "review" else None
     metrics = with_notes(report.results, load_notes(session, job_id)) if report else None
     if listing.order == "review":
         rows, next_cursor = _review_page(session, job_id, listing, metrics, cursor, limit)
@@ -43,7 +49,7 @@ def results_page(
     return ResultsPage(
         job=job_id,
         state=job.state,
-        metrics=metrics,
+        metrics=metrics if with_metrics else None,
         counterfactuals=counterfactual_views(session, rows),
         failures=jobs.failures(session, job_id),
         next=next_cursor,

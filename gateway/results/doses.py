@@ -23,7 +23,7 @@ from gateway.methods.checks import DIRECTION
 from gateway.methods.doses import DOSES, DosesParameters, value_at_dose, value_undone
 from gateway.results.cells import value_side, with_cells
 from gateway.results.job_rows import JobRows
-from gateway.results.wording import dose_sentence
+from gateway.results.wording import add_details, dose_sentence
 from shared.schemas.diffusion import SEVERITIES
 from shared.schemas.effects import FULL_DOSE, Cell, CellEffect, DoseCurve, DosedParameter, DosePoint, Undone
 from shared.schemas.results import JobResults, ModelResults
@@ -82,8 +82,8 @@ def _with_curves(figures: ModelResults, scores: Scores, job: Job, shown: Shown, 
 
 
 def with_curve(effect: CellEffect, curve: DoseCurve) -> CellEffect:
-    """The effect with its dose curve, which its sentence describes."""
-    return effect.model_copy(update={"dose": curve, "sentence": effect.sentence + dose_sentence(curve)})
+    """The effect with its dose curve, which its details describe."""
+    return effect.model_copy(update={"dose": curve, "details": add_details(effect.details, dose_sentence(curve))})
 
 
 def doses_of_cell(effect: CellEffect, method: str, job: Job) -> CellDoses | None:
@@ -159,7 +159,7 @@ def _undone(scores: Scores, doses: CellDoses, cell: Cell, seed: int) -> Undone |
         return None
     undone, full = (_of_sources(scores, rows, common) for rows in (undone, full))
     right = [_accuracy(scores, rows, scores.counterfactual) for rows in (undone, full)]
-    remaining = right[0] - _accuracy(scores, undone, scores.original)
+    remaining = right[0] - _accuracy(scores, undone, scores.original[scores.image])
     regained = right[0] - right[1]
     intervals = interval_of(remaining, seed), interval_of(regained, seed)
     return Undone(
@@ -174,21 +174,21 @@ def _undone(scores: Scores, doses: CellDoses, cell: Cell, seed: int) -> Undone |
 
 def _counts(scores: Scores, cell: Cell) -> Integers:
     """The rows of a cell whose pairs count."""
-    rows = scores.cells.get(cell, np.zeros(0, np.int64))
-    return rows if scores.counting is None else rows[scores.counting.pairs[rows]]
+    return scores.rows_in(scores.cells.get(cell, np.zeros(0, np.int64)))
 
 
 def _common_sources(scores: Scores, cells: Sequence[Integers]) -> Integers:
-    return reduce(np.intersect1d, (np.unique(scores.source[rows]) for rows in cells))
+    return reduce(np.intersect1d, (np.unique(scores.source[scores.image[rows]]) for rows in cells))
 
 
 def _of_sources(scores: Scores, rows: Integers, sources: Integers) -> Integers:
-    return rows[np.isin(scores.source[rows], sources)]
+    return rows[np.isin(scores.source[scores.image[rows]], sources)]
 
 
 def _accuracy(scores: Scores, rows: Integers, correct: Floats) -> Floats:
     """How often the model is right in each group, by rows."""
-    return Units.of(scores.source[rows], scores.cluster[rows]).means(correct[rows])
+    image = scores.image[rows]
+    return Units.of(scores.source[image], scores.cluster[image]).means(correct[rows])
 
 
 def with_doses(results: JobResults, dosed: Iterable[JobResults]) -> JobResults:

@@ -310,7 +310,8 @@ def _has_pixels_on_sqlite(element: _HasPixels, compiler: SQLCompiler, **options:
 @compiles(_HasPixels, "postgresql")
 def _has_pixels_on_postgres(element: _HasPixels, compiler: SQLCompiler, **options: Any) -> str:
     counts, row, column = _parts(element, compiler, **options)
-    unfolded = f"jsonb_array_elements_text({counts}) WITH ORDINALITY AS numbers(number, place)"
+    known = f"CASE jsonb_typeof({counts}) WHEN 'array' THEN {counts} END"  # else null: no rows
+    unfolded = f"jsonb_array_elements_text({known}) WITH ORDINALITY AS numbers(number, place)"
     following = f"({counts} ->> CAST(numbers.place AS integer))"  # places count from 1, members of an array from 0
     return (
         f"EXISTS (SELECT 1 FROM {unfolded} WHERE mod(numbers.place - 1, 3) = 0 "

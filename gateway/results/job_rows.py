@@ -187,7 +187,7 @@ class JobRows:
 def load_rows(session: Session, job_id: str) -> JobRows:
     """Stream all rows of a job and keep the arrays that its figures need."""
     job = session.get_one(Job, job_id)
-    kind, relation = KINDS[job.kind], relation_of(session, job_id)
+    kind, relation = KINDS[job.kind].of_job(job.stored_spec), relation_of(session, job_id)
     methods = {method.name: MethodRows() for method in job.methods}
     columns = {(model, method): ScoreColumns(kind.detail(job.classes)) for model in job.models for method in methods}
     reviews = load_reviews(session, job_id)

@@ -12,7 +12,7 @@ from functools import partial
 from importlib.metadata import version
 
 from gateway.analysis.effects import differences
-from gateway.analysis.findings import Checked, assess, describe
+from gateway.analysis.findings import Checked, assess, describe, merge_same_pairs
 from gateway.analysis.funnel import funnel
 from gateway.analysis.limits import BEYOND
 from gateway.analysis.power import assumed_accuracy
@@ -33,7 +33,7 @@ from gateway.results.estimands import counted_cells, with_bounds, with_others, w
 from gateway.results.job_rows import JobRows, MethodRows
 from gateway.results.rounds import cells_of_rounds
 from gateway.results.rows import ModelRows
-from gateway.results.wording import panel_sentence, with_sentences
+from gateway.results.wording import add_details, instead_in_words, panel_sentence, with_sentences
 from shared.schemas.designs import RoundPlan
 from shared.schemas.effects import Cell, CellEffect, Panel
 from shared.schemas.plans import Sensitivity
@@ -183,7 +183,8 @@ def _model_results(
     cells = cells_of_rounds(counted_cells(scores.cells, measured), rounds)
     whole = measured(scores.whole)
     checked = _check_errors(all_rows, rows.screened, model, method, calibration)
-    effects = with_bounds(assess(cells, seed, checked), cells, rows.refused, checked, seed)
+    assessed = merge_same_pairs(assess(cells, seed, checked), scores)
+    effects = with_bounds(assessed, cells, rows.refused, checked, seed)
     effects = with_others(effects, scores.cells, measured, seed, shams=scores.sham is not None, fixed=not rounds)
     effects = with_second_scorer(effects, rows.second, seed, fixed=not rounds)
     results = ModelResults(
@@ -195,12 +196,23 @@ def _model_results(
         sources=whole.sources or 0,
         counterfactuals=whole.counterfactuals,
         left_out=rows.left_out,
-        cells=with_sentences(effects, cells, all_rows.relation, kind.metric),
+        cells=with_sentences(effects, cells, all_rows.relation, kind.metric, _instead(rows, effects)),
         originals=all_rows.checks[model],
     )
     job, cost = all_rows.job, all_rows.methods[method].cost()
     colours = [f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in class_colours(job.classes, rename_masks(job))]
     return results.model_copy(update=kind.figures(rows.own, Measurement(method, cost, colours, seed)))
+
+
+def _instead(rows: ModelRows, effects: Sequence[CellEffect]) -> dict[Cell, str]:
+    """What the model calls the lost images of each weakness."""
+    names = rows.own.classes
+    said = {
+        effect.cell: [names[number] for number in rows.scores.said_instead(rows.scores.cells[effect.cell])]
+        for effect in effects
+        if effect.standing == "weakness"
+    }
+    return {cell: instead_in_words(classes) for cell, classes in said.items()}
 
 
 def at_threshold(figures: ModelResults, rows: JobRows, rounds: Sequence[RoundPlan], threshold: float) -> ModelResults:
@@ -244,7 +256,7 @@ def _cost(method: str, rows: MethodRows) -> Cost:
 
 
 def with_panel(tested: Sequence[ModelResults], references: Sequence[ModelResults]) -> list[ModelResults]:
-    """The results of the models under test; each weakness says how the reference models do in its cell.
+    """The results of the models under test; the details of each weakness say how the reference models do in its cell.
 
     A model fails in a cell with at least 12 source images if its effect there is below −5 points. The cell is suspect
     if all models fail, those under test and at least one reference model, which must not share a weakness by training.
@@ -265,7 +277,7 @@ def _with_panel(
         failing=sorted(name for name, fails in of_references.items() if fails),
         suspect=bool(of_references) and all([*of_references.values(), *of_tested.values()]),
     )
-    return effect.model_copy(update={"panel": panel, "sentence": effect.sentence + panel_sentence(panel)})
+    return effect.model_copy(update={"panel": panel, "details": add_details(effect.details, panel_sentence(panel))})
 
 
 def _fails(method: str, cell: Cell, models: Sequence[ModelResults]) -> dict[str, bool]:

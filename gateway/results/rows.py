@@ -66,7 +66,7 @@ class ScoreColumns:
     ) -> None:
         """Add the edits of one method of a source image, with one model's predictions."""
         original = predictions.get(rows.source.id)
-        scored, pairs = labels(original), []
+        scored, pairs, unscored = labels(original), [], []
         for triple in edits:
             edit, compared = triple.edit, triple.predictions(predictions)
             cells = {label: dict.fromkeys(cells_of(edit, label)) for label in scored}
@@ -77,12 +77,13 @@ class ScoreColumns:
             if not edit.accepted:
                 continue
             pair = _complete(edit, compared)
-            if pair is None:
-                self._left_out += 1
-            else:
+            if pair and all(prediction.scores for prediction in pair[1:]):
                 pairs.append(pair)
                 self._append(numbers, pair, cells)
-        self._detail.add(numbers, original, pairs)
+            else:
+                self._left_out += 1
+                unscored += [] if pair is None else [pair]
+        self._detail.add(numbers, original, pairs, unscored)
 
     def _append(self, numbers: SourceNumbers, pair: CompletePair, cells: Mapping[str, Iterable[Cell]]) -> None:
         self._number.append(numbers.source)
@@ -129,8 +130,7 @@ def _complete(edit: CounterfactualRow, compared: Compared[PredictionRow]) -> Com
     reference = compared.reference if edit.comparable else null
     if not (original and null and image and reference):
         return None
-    pair = CompletePair(edit, original, null, image, reference)
-    return pair if all(prediction.scores for prediction in pair[1:]) else None
+    return CompletePair(edit, original, null, image, reference)
 
 
 class _CountingColumns:

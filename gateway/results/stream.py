@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from heapq import merge
 from itertools import groupby
 from operator import itemgetter
@@ -19,6 +20,7 @@ from sqlalchemy.orm import Session
 from gateway.database.tables import Counterfactual, Prediction, SourceImage
 from gateway.kinds.rows import CounterfactualRow, PredictionRow, SourceNumbers
 from gateway.methods.checks import RECAPTION, SHAPES
+from shared.schemas.designs import Factor
 from shared.schemas.effects import Cell, Direction
 from shared.schemas.results import Relation
 
@@ -56,16 +58,21 @@ def cells_of(row: CounterfactualRow, label: str) -> list[Cell]:
         ("from", "from_value"),
     )
     return [
-        Cell(label=label, factor=change["factor"], value=change[key], direction=direction)
+        _cell(label, change["factor"], change[key], direction)
         for change in row.changes
         for direction, key in directions
         if change[key]
     ]
 
 
+@lru_cache(maxsize=100_000)  # a cell has many rows
+def _cell(label: str, factor: Factor, value: str, direction: Direction) -> Cell:
+    return Cell(label=label, factor=factor, value=value, direction=direction)
+
+
 def relation_of(session: Session, job_id: str) -> Relation:
     """ "labelled" if any source image has ground truth; otherwise predictions are compared with those for originals."""
-    for truth in (SourceImage.ground_truth, SourceImage.mask_digest):
+    for truth in (SourceImage.ground_truth, SourceImage.mask_classes):
         labelled = select(SourceImage.id).where(SourceImage.job_id == job_id, truth.is_not(None))
         if session.scalar(labelled.limit(1)) is not None:
             return "labelled"

@@ -9,9 +9,10 @@ from typing import cast
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from gateway.database.tables import Counterfactual, Job, Prediction, SourceImage
+from gateway.database.tables import Counterfactual, Image, Job, Prediction, SourceImage
 from gateway.results.pairing import Triple, load_triples
 from shared.schemas.base import JsonObject, Kind
+from shared.schemas.boxes import Detected
 from shared.schemas.results import (
     ChangeView,
     ClassProbability,
@@ -26,7 +27,7 @@ _ByModel = dict[str, dict[str, Prediction]]  # by model and image id
 
 
 def counterfactual_views(session: Session, rows: Sequence[Counterfactual]) -> list[CounterfactualView]:
-    """Views of up to a few hundred edits of one job, in their order, with five queries."""
+    """Views of up to a few hundred edits of one job, in their order, with six queries."""
     if not rows:
         return []
     sources = {
@@ -38,7 +39,14 @@ def counterfactual_views(session: Session, rows: Sequence[Counterfactual]) -> li
     triples = load_triples(session, rows)
     by_model = _predictions(session, triples)
     kind = session.get_one(Job, rows[0].job_id).kind
-    return [_view(triple, sources[triple.original], by_model, kind) for triple in triples]
+    digests = {source.digest for source in sources.values()}
+    measured = select(Image.digest, Image.width, Image.height).where(Image.digest.in_(digests))
+    sizes = {digest: (width, height) for digest, width, height in session.execute(measured)}
+    return [
+        _view(triple, source, sizes.get(source.digest or "", (0, 0)), by_model, kind)
+        for triple in triples
+        for source in [sources[triple.original]]
+    ]
 
 
 def _opinions(triple: Triple[Counterfactual], labelled: bool, by_model: _ByModel) -> list[ModelOpinion]:
@@ -60,8 +68,10 @@ def _opinions(triple: Triple[Counterfactual], labelled: bool, by_model: _ByModel
     return opinions
 
 
-def _view(triple: Triple[Counterfactual], source: SourceImage, by_model: _ByModel, kind: Kind) -> CounterfactualView:
-    row = triple.edit
+def _view(
+    triple: Triple[Counterfactual], source: SourceImage, size: tuple[int, int], by_model: _ByModel, kind: Kind
+) -> CounterfactualView:
+    row, (width, height) = triple.edit, size
     return CounterfactualView(
         id=row.id,
         source=SourceImageView(
@@ -72,6 +82,8 @@ def _view(triple: Triple[Counterfactual], source: SourceImage, by_model: _ByMode
             image=source.digest or "",
             mask=source.mask_digest,
             mask_classes=source.mask_classes or [],
+            width=width,
+            height=height,
         ),
         method=row.method,
         ordinal=row.ordinal,
@@ -118,6 +130,7 @@ def _prediction(row: Prediction, labelled: bool) -> PredictionView:
         top=[ClassProbability.model_validate(entry) for entry in cast("list[JsonObject]", row.detail["top"])],
         scores=row.scores,
         map=row.image_digest,
+        detected=Detected.model_validate(row.detail["detected"]) if row.detail.get("detected") else None,
     )
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from gateway.analysis.effects import Differences, Floats
+from gateway.analysis.matched_pairs import is_paired
 from shared.schemas.effects import (
     Cell,
     CellEffect,
@@ -18,7 +21,7 @@ from shared.schemas.effects import (
     Undone,
 )
 from shared.schemas.results import Relation
-from shared.words.wording import SCORE_WORDS, at_least, change_in_words, class_in_words, interval, points
+from shared.words.wording import SCORE_WORDS, changes_in_words, class_in_words, how_sure, points
 
 IMPROVEMENT_UNSEEN = (
     "; provisional until its changed images are reviewed with their arms: an arm that no longer shows the class looks "
@@ -27,22 +30,53 @@ IMPROVEMENT_UNSEEN = (
 
 
 def with_sentences(
-    effects: Sequence[CellEffect], cells: Mapping[Cell, Differences], relation: Relation, metric: Metric = "accuracy"
+    effects: Sequence[CellEffect],
+    cells: Mapping[Cell, Differences],
+    relation: Relation,
+    metric: Metric = "accuracy",
+    instead: Mapping[Cell, str] = MappingProxyType({}),
 ) -> list[CellEffect]:
-    """Effects with their sentences. `cells`: the differences that the effects were computed from."""
+    """Effects with their sentences. `cells`: the differences that they were computed from. `instead`: as below."""
+    alike: defaultdict[Cell | None, list[Cell]] = defaultdict(list)
+    for effect in effects:
+        alike[effect.part_of].append(effect.cell)
     return [
-        effect.model_copy(update={"sentence": effect_sentence(effect, cells[effect.cell].correct, relation, metric)})
+        effect.model_copy(
+            update={
+                "sentence": effect_sentence(
+                    effect,
+                    cells[effect.cell].correct,
+                    relation,
+                    metric,
+                    alike[effect.cell],
+                    instead.get(effect.cell, ""),
+                ),
+                "details": _details(effect),
+            }
+        )
         for effect in effects
     ]
 
 
+def instead_in_words(names: Sequence[str]) -> str:
+    """What the model calls the lost images: "all called `truck`", "most called `truck`"; "" without a majority."""
+    name, count = Counter(names).most_common(1)[0] if names else ("", 0)
+    if 2 * count <= len(names):
+        return ""
+    return f"{'all' if count == len(names) else 'most'} called `{name}`"
+
+
 def with_reviews(effect: CellEffect, changed: ChangedImages) -> CellEffect:
     """A finding with its changed images; its sentence says how many of them were reviewed, and are valid."""
-    sentence = effect.sentence
-    if changed.reviewed:
-        change = "lost" if effect.standing == "weakness" else "gained"
-        sentence += f"; {changed.reviewed} of the {changed.n} {change} images reviewed, {changed.valid} valid"
+    change = "lost" if effect.standing == "weakness" else "gained"
+    checked = f"{changed.reviewed} of the {changed.n} {change} images reviewed, {changed.valid} valid."
+    sentence = f"{effect.sentence} {checked if changed.reviewed else 'Nobody has checked the pictures yet.'}"
     return effect.model_copy(update={"changed": changed, "sentence": sentence})
+
+
+def add_details(details: str, more: str) -> str:
+    """What is known of a finding, with one thing more, which begins with a semicolon."""
+    return (details + more).removeprefix("; ")
 
 
 def panel_sentence(panel: Panel) -> str:
@@ -130,60 +164,57 @@ def chosen_by(corroboration: Corroboration) -> str:
     return f"chosen by the scorer, marked by eye in part ({confirmed} confirmed{missed})"
 
 
-def effect_sentence(effect: CellEffect, correct: Floats, relation: Relation, metric: Metric = "accuracy") -> str:
-    """One cell in a sentence. What is surely lost in a finding is adjusted for selection.
+def effect_sentence(
+    effect: CellEffect,
+    correct: Floats,
+    relation: Relation,
+    metric: Metric = "accuracy",
+    same_pairs: Sequence[Cell] = (),
+    instead: str = "",
+) -> str:
+    """One cell in short sentences. What is surely lost in a finding is adjusted for selection.
 
-    `correct`: per-source differences. Example: "`bus` fails with weather changed to night: −42 points, 95 % interval
-    −51 to −33, at least 30 points lost (adjusted for selection), 38 images; stands unless more than …".
+    `correct`: per-source differences. `same_pairs`: cells of findings about the same pairs. `instead`: what the model
+    says. Example: "`bus` at night (so also from day) is not recognised: 14 of 14 lost, all called `truck`. At least 45
+    points are lost, 95 % sure."
     """
-    change = change_in_words(effect.cell)
     name, words = class_in_words(effect.cell, "`"), SCORE_WORDS[metric]
     worse, better = words.verbs(relation)
     verb = {
-        "weakness": f"{name} {worse}",
-        "suspected weakness": f"{name} may lose",
-        "improvement": f"{name} {better}",
-        "nothing found": f"{name}: no effect established",
-        "too few images": f"{name}: too few images to tell",
+        "weakness": worse,
+        "suspected weakness": "may lose",
+        "improvement": better,
+        "nothing found": "has no established effect",
+        "too few images": "has too few images to tell",
     }[effect.standing]
-    sentence = f"{verb} {change}: {points(effect.delta_accuracy)} {words.unit}"
-    if effect.interval is not None:
-        sentence += f", 95 % interval {interval(effect.interval)}"
-    if effect.selected_interval is not None:
-        sentence += f", {at_least(effect)} (adjusted for selection)"
-    return f"{sentence}, {_images(effect, correct)}{_outlook(effect)}{_validity(effect)}"
+    counts = [_counts(effect, correct, words.unit), instead if effect.standing == "weakness" else "", _outlook(effect)]
+    sentence = f"{name} {changes_in_words([effect.cell, *same_pairs])} {verb}: {', '.join(filter(None, counts))}."
+    sure = how_sure(effect, words.unit)
+    return f"{sentence} {sure}." if sure else sentence
 
 
-def weakness_in_words(cell: Cell, relation: Relation, metric: Metric = "accuracy") -> str:
-    """What fails under which change: "`bus` fails with weather changed to night"."""
-    worse, _ = SCORE_WORDS[metric].verbs(relation)
-    return f"{class_in_words(cell, '`')} {worse} {change_in_words(cell)}"
-
-
-def _images(effect: CellEffect, correct: Floats) -> str:
-    """The number of images and of groups, and whether all images agree."""
-    n = effect.sources
-    if n == 1:
-        return "1 image, too few for a conclusion"
-    alike = {-1.0: "all of them lost", 0.0: "none of them changed", 1.0: "all of them gained"}
-    first = float(correct[0])
+def _counts(effect: CellEffect, correct: Floats, unit: str) -> str:
+    """ "14 of 15 lost" where each image is lost, gained or neither; else "−40 points of IoU on 40 images"."""
+    n, lost, gained = effect.sources, int((correct < 0).sum()), int((correct > 0).sum())
+    if effect.groups is None and is_paired(correct):
+        return f"{gained} of {n} gained" if gained > lost else f"{lost} of {n} lost"
     grouped = "" if effect.groups is None else f" in {effect.groups} group{'' if effect.groups == 1 else 's'}"
-    return f"{n} images{grouped}" + (f" ({alike[first]})" if first in alike and bool((correct == first).all()) else "")
+    return f"{points(effect.delta_accuracy)} {unit} on {n} image{'' if n == 1 else 's'}{grouped}"
 
 
 def _outlook(effect: CellEffect) -> str:
     if effect.standing == "too few images" and effect.images_needed is not None:
-        return f"; an effect of this size needs about {effect.images_needed}{' groups' if effect.groups else ''}"
+        return f"an effect of this size needs about {effect.images_needed}{' groups' if effect.groups else ''}"
     if effect.standing == "nothing found" and effect.detectable is not None:
-        return f"; this many images detect drops of {round(100 * effect.detectable)} points or more"
+        return f"this many images detect drops of {round(100 * effect.detectable)} points or more"
     return ""
 
 
-def _validity(effect: CellEffect) -> str:
+def _details(effect: CellEffect) -> str:
     """How a finding depends on the validity of its images."""
     if effect.breakdown is None:
         return ""
-    sentence = f"; stands unless more than {math.floor(100 * effect.breakdown)} % of them are invalid"
+    sentence = f"stands unless more than {math.floor(100 * effect.breakdown)} % of its images are invalid"
     valid = effect.among_valid
     unseen = effect.standing == "improvement" and (valid is None or valid.pool != "cell")
     outlook = IMPROVEMENT_UNSEEN if unseen else ""

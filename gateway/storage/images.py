@@ -159,7 +159,10 @@ def from_manifest(session: Session, owner: str, entries: Sequence[ManifestImage]
     protect(session, sorted({image.digest for image in find_all(session, owner, digests).values()}))
     images = find_all(session, owner, digests)
     _refuse_missing("images", [digest for digest in digests if digest not in images or images[digest].mode != "RGB"])
-    return [SourceFile(entry.name, entry.label, images[entry.digest], group=entry.group) for entry in entries]
+    return [
+        SourceFile(entry.name, entry.label, images[entry.digest], group=entry.group, boxes=entry.true_boxes)
+        for entry in entries
+    ]
 
 
 def _refuse_missing(kind: str, missing: Sequence[str], query: str = "") -> None:

@@ -289,8 +289,9 @@ def copy_job(job: Job, job_id: str, purpose: Purpose, parent: str, spec: JsonObj
 
 
 def _kept_spec(job: Job) -> JsonObject:
-    """The fields of a job's spec about masks, which give the colours of pictures, and the warning of its report."""
-    return {name: job.spec[name] for name in ("masks", "label_map", "outside_domain_note") if name in job.spec}
+    """The fields of a job's spec about masks and boxes, and the warning of its report."""
+    kept = ("masks", "boxes", "label_map", "outside_domain_note")
+    return {name: job.spec[name] for name in kept if name in job.spec}
 
 
 class _CopiedSource(TypedDict, total=False):
@@ -363,7 +364,7 @@ def release_name(run: Job) -> str:
 
 
 def comparison_sentence(comparison: CellComparison, metric: Metric) -> str:
-    """A comparison: "`bus` with weather changed to night (dillema): 41 % right against 83 %, −42 points, …"."""
+    """A comparison: "`bus` at night (dillema): 41 % right against 83 %, −42 points, …"."""
     cell = comparison.cell
     if comparison.method == ORIGINALS:
         images = "originals"

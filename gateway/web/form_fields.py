@@ -40,6 +40,10 @@ _ADVICE = {
         "choose them under “Mask files”, or clear the meaning"
     ),
     "the spec announces masks, but none was sent": "there is a meaning of masks, but there are no masks",
+    "the spec does not say how to count them; give `boxes` in it": (
+        "this form cannot say how to count them; send the job by the Python client or the HTTP API"
+    ),
+    "the spec announces boxes": "the job announces boxes",
     "or send them as parts, -F masks=@a.png beside -F images=@a.jpg": "or choose them under “Mask files”",
     "list their values in `masks.void`": "list their values in `void` of “Meaning of their values”",
     "add it to `masks.classes`, or to `masks.void`": "add it to `classes` or `void` of “Meaning of their values”",

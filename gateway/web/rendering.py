@@ -39,7 +39,9 @@ def render(template: str, status: int = 200, job_id: str = "", **values: Any) ->
         "picture": "/images/{}".format,
         "thumbnail": "/thumbnails/{}".format,
         "overlay": overlay.format,
-        "small_overlay": f"{overlay}?small=true".format,
+        "small_overlay": lambda image, label_map: (
+            f"/thumbnails/{image}" if label_map is None else f"{overlay.format(image, label_map)}?small=true"
+        ),
     }
     body = _jinja.get_template(template).render(**addresses, **values)
     return HTMLResponse(body, status, {"Content-Security-Policy": POLICY, "Cache-Control": "no-store"})

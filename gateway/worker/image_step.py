@@ -42,7 +42,7 @@ from gateway.models_under_test.of_job import TestedModel, models_of
 from gateway.queue import leases
 from gateway.queue.leases import Lease
 from gateway.results.stream import relation_of
-from gateway.worker.image_work import ImageWork, ModelInput, requests, source_of
+from gateway.worker.image_work import ImageWork, ModelInput, requests, source_of, true_boxes
 from gateway.worker.predict_step import predictions
 from shared.schemas.base import JsonObject
 from shared.schemas.designs import ChosenValue
@@ -69,7 +69,7 @@ def load(sessions: Sessions, lease: Lease) -> ImageWork | None:
         image, job = rows
         if image.digest is None:
             raise ValueError(f"source image {image.id} was never readable; its row should have been failed at intake")
-        labelled = image.ground_truth is not None or image.mask_digest is not None
+        labelled = image.ground_truth is not None or image.mask_classes is not None
         return ImageWork(
             id=image.id,
             job_id=job.id,
@@ -83,9 +83,10 @@ def load(sessions: Sessions, lease: Lease) -> ImageWork | None:
             methods=tuple(job.methods),
             models=_models_to_call(session, job, image) if image.generated else models_of(session, job),
             seed=job.seed,
-            kind=KINDS[job.kind],
+            kind=KINDS[job.kind].of_job(job.stored_spec),
             classes=tuple(job.classes),
             mask_digest=image.mask_digest,
+            boxes=true_boxes(image.boxes),
             metamorphic=not labelled and relation_of(session, job.id) == "metamorphic",
             object_mask=image.object_digest,
             rendered=_list_rendered(session, image) if image.generated else None,

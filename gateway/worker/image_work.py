@@ -15,7 +15,8 @@ from gateway.methods.counterfactual import MethodImage, TaskDescription
 from gateway.model_services.image_shelf import ImageShelf
 from gateway.models_under_test.of_job import TestedModel
 from shared.chunks import chunks
-from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, ImagePayload
+from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, ImagePayload, JsonObject
+from shared.schemas.boxes import TrueBox
 from shared.schemas.designs import ChosenValue
 
 PIXELS_PER_REQUEST = MAX_IMAGES_PER_MESSAGE * 512**2
@@ -27,7 +28,7 @@ class ImageWork:
 
     `pixels` is width × height, `occurrence` the number of equal images before it in the job. `rendered` holds the ids
     and digests of its counterfactuals if they exist already; then `models` are those without predictions for them.
-    `classes` are those of the job. `metamorphic`: no image of the job has ground truth, a label or a mask.
+    `classes` are those of the job. `metamorphic`: no image of the job has ground truth, a label, a mask or boxes.
     `object_mask` is the digest of the mask of its object, which is not a ground truth.
     `values`, in a job of rounds: what the image gets in this round; `first_ordinal` counts its counterfactuals of
     earlier rounds, and `predicted` says that its original has predictions.
@@ -44,6 +45,7 @@ class ImageWork:
     classes: tuple[str, ...]
     ground_truth: str | None
     mask_digest: str | None
+    boxes: tuple[TrueBox, ...] | None
     metamorphic: bool
     task_description: TaskDescription
     methods: tuple[JobMethod, ...]
@@ -54,6 +56,11 @@ class ImageWork:
     values: tuple[ChosenValue, ...] | None = None
     first_ordinal: int = 0
     predicted: bool = False
+
+
+def true_boxes(stored: Sequence[JsonObject] | None) -> tuple[TrueBox, ...] | None:
+    """The boxes of a source image's row."""
+    return None if stored is None else tuple(map(TrueBox.model_validate, stored))
 
 
 def source_of(work: ImageWork, shelf: ImageShelf) -> MethodImage:
@@ -67,6 +74,7 @@ def source_of(work: ImageWork, shelf: ImageShelf) -> MethodImage:
         payload,
         work.ground_truth,
         mask,
+        boxes=work.boxes,
         object_mask=None if work.object_mask is None else ImagePayload(png=shelf.load(work.object_mask)),
         digest=work.digest,
         load=lambda background: ImagePayload(png=shelf.load(background)),

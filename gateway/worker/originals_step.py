@@ -22,10 +22,11 @@ from gateway.model_services.clients import BrokenOff, is_passing
 from gateway.model_services.image_shelf import ImageShelf
 from gateway.model_services.recorded import RecordedServices
 from gateway.worker.image_step import predict_original
-from gateway.worker.image_work import ImageWork
+from gateway.worker.image_work import ImageWork, true_boxes
 from shared.media.storage import ObjectMissing
 from shared.problems import Problem
 from shared.schemas.base import JsonObject
+from shared.schemas.boxes import TrueBox
 from shared.schemas.metrics import OriginalsCheck
 from shared.seeds import derive_seed
 
@@ -33,12 +34,13 @@ MOST_ORIGINALS = 128  # randomly sampled
 
 
 class _Labelled(NamedTuple):
-    """An original with ground truth: a label, or the digest of a mask."""
+    """An original with ground truth: a label, the digest of a mask, or boxes."""
 
     id: str
     digest: str
     label: str | None
     mask: str | None
+    boxes: tuple[TrueBox, ...] | None
     group: int
 
 
@@ -105,19 +107,18 @@ def _load(sessions: Sessions, job_id: str) -> _JobOriginals:
         job = session.get_one(Job, job_id)
         s = SourceImage
         rows = session.execute(
-            select(s.id, s.digest, s.ground_truth, s.mask_digest, s.group_name)
+            select(s.id, s.digest, s.ground_truth, s.mask_digest, s.boxes, s.group_name)
             .where(s.job_id == job_id, s.digest.is_not(None))
-            .where(or_(s.ground_truth.is_not(None), s.mask_digest.is_not(None)))
+            .where(or_(s.ground_truth.is_not(None), s.mask_classes.is_not(None)))
             .order_by(s.position)
         ).all()
         spec, classes, seed = job.stored_spec, list(job.classes), job.seed
         tested = [name for name in job.models if name not in spec.reference_models]
     groups: dict[tuple[bool, str], int] = {}
-    images = [
-        _Labelled(row_id, digest, label, mask, groups.setdefault((group is not None, group or row_id), len(groups)))
-        for row_id, digest, label, mask, group in rows
-        if digest is not None
-    ]
+    images = []
+    for row_id, digest, label, mask, boxes, name in rows:
+        group = groups.setdefault((name is not None, name or row_id), len(groups))
+        images += [] if digest is None else [_Labelled(row_id, digest, label, mask, true_boxes(boxes), group)]
     if len(images) > MOST_ORIGINALS:
         sample = np.random.default_rng(derive_seed("sampled originals", seed))
         images = [images[n] for n in np.sort(sample.choice(len(images), MOST_ORIGINALS, replace=False))]
@@ -150,6 +151,7 @@ def _check(
             digest=image.digest,
             ground_truth=image.label,
             mask_digest=image.mask,
+            boxes=image.boxes,
             metamorphic=False,
             object_mask=None,
             models=models,

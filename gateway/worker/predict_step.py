@@ -26,7 +26,7 @@ def predictions(
     In a job without ground truth a model's own answer for the original is the truth. Raises what services raise.
     """
     kind, endpoint = work.kind, work.kind.endpoint
-    ground_truth = kind.truth_of(source.ground_truth, source.mask)
+    ground_truth = kind.truth_of(source)
     rows: list[PredictionColumns] = []
     for model in work.models:
         truth, original = ground_truth, None

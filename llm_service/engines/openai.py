@@ -32,6 +32,7 @@ class RemoteLanguageModel:
             [cast("ChatCompletionMessageParam", message.model_dump()) for message in request.messages],
             deadline,
             temperature=request.temperature,
+            top_p=request.top_p,
             seed=request.seed,
             max_tokens=request.max_tokens,
             json_schema=request.json_schema,

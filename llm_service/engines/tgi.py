@@ -39,6 +39,7 @@ class TgiLanguageModel:
                 [message.model_dump() for message in request.messages],
                 extra_body={"response_format": {"type": "json", "value": request.json_schema}},
                 temperature=request.temperature or None,
+                top_p=request.top_p if request.top_p < 1 else None,
                 seed=request.seed,
                 max_tokens=request.max_tokens,
             ),

@@ -88,7 +88,8 @@ class TransformersLanguageModel:
             grammar = json_grammar(request.json_schema)
         except ValueError as error:
             raise InvalidInput(f"json_schema cannot be compiled: {str(error)[:300]}") from error
-        row = Row(own_tokens, grammar, request.temperature, min(request.max_tokens, room), request.seed)
+        most = min(request.max_tokens, room)
+        row = Row(own_tokens, grammar, request.temperature, most, request.seed, request.top_p)
         key = BatchKey("write", prefix, self._padded_length(len(own_tokens)))
         continuation = await self._batcher.submit(row, key=key, deadline=deadline)
         assert isinstance(continuation, Continuation)

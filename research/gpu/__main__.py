@@ -1,8 +1,9 @@
 """What to run when a GPU is at hand for half an hour: `make gpu`, parts of at most nine minutes each.
 
-    python -m research.gpu agreement|generators|editors [--device cuda] [--size full] [--minutes 9] [--out DIR]
+    python -m research.gpu PART... [--device cuda] [--size full] [--minutes 9] [--out DIR]
 
 agreement   the shipped small models: pixels and embeddings on the device against the CPU (needs tinyworld/weights)
+decoders    autoencoders in bfloat16 and float16: time, and colours against float32 (needs tinyworld/weights)
 generators  Stable Diffusion 1.5 and XL on random weights, by the service and by diffusers' pipeline, with a trace
 editors     FLUX.2 klein on random weights, by how it is offloaded
 
@@ -19,11 +20,12 @@ from pathlib import Path
 
 import torch
 
-from research.gpu import agreement, editors, generators
+from research.gpu import agreement, decoders, editors, generators
 from research.gpu.rows import OutOfTime, Run
 
 PARTS: Mapping[str, Callable[[Run], None]] = {
     "agreement": agreement.measure,
+    "decoders": decoders.measure,
     "generators": generators.measure,
     "editors": editors.measure,
 }

@@ -22,6 +22,7 @@ from pydantic_core import from_json
 
 from shared.problems import InvalidInput, Malformed, quote, validation_sentence
 from shared.schemas.base import Contract
+from shared.schemas.boxes import TrueBoxes
 from shared.schemas.jobs import GroupName
 from shared.schemas.masks import Label
 
@@ -44,12 +45,13 @@ _ABSOLUTE = re.compile(r"(/|[A-Za-z]:)")
 
 
 class ManifestRow(Contract):
-    """One line: the name of an uploaded file and its ground truth (a label, a mask file, or nothing)."""
+    """One line: the name of an uploaded file and its ground truth (a label, a mask file, boxes, or nothing)."""
 
     file: Annotated[str, Field(min_length=1, max_length=1_000)]
     label: Label | None = None
     mask: Annotated[str | None, Field(min_length=1, max_length=1_000)] = None
     group: GroupName | None = None
+    boxes: TrueBoxes | None = None  # in pixels of the upright image
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +90,12 @@ def decode_text(data: bytes, what: str) -> str:
         raise Malformed(f"{what} is not UTF-8 text; save it as UTF-8") from error
 
 
-def refuse_masks(rows: Iterable[ManifestRow]) -> None:
-    """Raise InvalidInput if a manifest names masks, for jobs whose ground truth is labels."""
+def refuse_masks(rows: Sequence[ManifestRow]) -> None:
+    """Raise InvalidInput if a manifest names masks or boxes, for jobs whose ground truth is labels."""
     if any(row.mask for row in rows):
         raise InvalidInput("the manifest names masks, but the spec does not say what they mean; give `masks` in it")
+    if any(row.boxes is not None for row in rows):
+        raise InvalidInput("the manifest has boxes, but the spec does not say how to count them; give `boxes` in it")
 
 
 def match_rows(manifest: Manifest, names: Sequence[str], left_out: Sequence[str] = ()) -> list[ManifestRow | None]:

@@ -66,8 +66,9 @@ _IMAGE_HEADS = (
 HEAD_BYTES = 32  # of a file, which `part_of` needs
 _SYNSET = re.compile(r"n\d{8}")  # WordNet's id of a class, as ImageNet names folders
 _SPLITS = {"train", "training", "val", "valid", "validation", "test", "testing", "eval"}
-_MASK_FOLDERS = frozenset({"masks", "mask", "segmentationclass", "segmentationobject", "annotations", "labels"})
-_IMAGE_FOLDERS = frozenset({"images", "image", "imgs", "jpegimages", ""})
+_MASK_FOLDERS = frozenset({"masks", "mask", "annotations", "annotation", "labels", "label", "gt", "seg", "trimaps"})
+_MASK_FOLDERS |= {"segmentation", "segmentations", "segmentationclass", "segmentationobject", "ground_truth"}
+_IMAGE_FOLDERS = frozenset({"images", "image", "imgs", "img", "jpegimages", "rgb", ""})
 _CITYSCAPES_MASKS = frozenset({"gtfine", "gtcoarse"})
 _LABEL_KEYS = ("label", "cls", "class", "class_name")  # of a JSON file beside an image
 _LABEL: TypeAdapter[str] = TypeAdapter(Label)
@@ -107,13 +108,15 @@ def is_manifest(name: str) -> bool:
 class TestSet:
     """The files of a test set other than its images, as they are gathered, and what becomes of all of them.
 
-    `left_out`: name → why. `labels_from`: a sentence, once `label_images` has run.
+    `left_out`: name → why. `labels_from`: a sentence, once `label_images` has run. `classes`: those that were
+    annotated, where they are known.
     """
 
     tables: dict[str, bytes] = field(default_factory=dict)
     class_files: dict[str, bytes] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     labels_from: str = ""
+    classes: list[str] = field(default_factory=list)
 
     __test__ = False  # no class of tests
 
@@ -273,8 +276,10 @@ def _refuse_folders_of_masks(names: Sequence[str]) -> None:
     paths = [clean_name(name).split("/")[:-1] for name in names]
     root = len(_common(paths)) if paths else 0
     paths = [["", *path[root:]] for path in paths]
-    masks = {path[-1] for path in paths if path[-1].lower() in _MASK_FOLDERS}
-    images = {path[-1].lower() for path in paths} - _MASK_FOLDERS
+    known = (_IMAGE_FOLDERS | _MASK_FOLDERS) - {""}
+    folders = {next((part for part in path if part.lower() in known), path[-1]) for path in paths}
+    masks = {folder for folder in folders if folder.lower() in _MASK_FOLDERS}
+    images = {folder.lower() for folder in folders} - _MASK_FOLDERS
     if not (masks and images and images <= _IMAGE_FOLDERS):
         masks = {part for path in paths for part in path if part.lower() in _CITYSCAPES_MASKS}
     if masks:

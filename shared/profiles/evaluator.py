@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from shared.profiles.weights import REPOSITORY, MaxBatch, Section, Server, Weights
 from shared.schemas.base import KIND, Kind
 from shared.schemas.masks import MASKED, MAX_MASK_CLASSES
+from shared.schemas.models import Output, Preprocessing
 from shared.schemas.service import WeightsInfo
 from shared.seeds import derive_digest
 
@@ -33,11 +34,15 @@ class ModelEndpoint(Section):
     `classes` are its classes in the order of its outputs. `revision` says which weights it runs; change it when they
     change, since recorded predictions are keyed by it. `api_key_variable` names the environment variable with the key.
     `ca_file`: PEM of certificate authorities to trust, too.
+
+    `protocol`: `contrafact` is our own; `huggingface` sends one image at a time, as `inputs`; `kserve` is the Open
+    Inference Protocol, whose `url` ends in `/infer`. The latter gets the images as the tensor `input`, by the
+    `preprocessing`, and its outputs are read as `output` says; `binary`: as binary tensors, an extension.
     """
 
     url: Annotated[str, Field(pattern=r"^https?://")]
     kind: Annotated[Kind, Field(validation_alias=KIND)] = "classification"
-    classes: Annotated[list[ClassName], Field(min_length=2, max_length=10_000)]
+    classes: Annotated[list[ClassName], Field(min_length=1, max_length=10_000)]
     revision: Annotated[str, Field(min_length=1)]
     licence: str
     description: str = ""
@@ -45,6 +50,22 @@ class ModelEndpoint(Section):
     ca_file: str = ""
     max_batch: MaxBatch = 16
     concurrency: Annotated[int, Field(ge=1, le=256)] = 4
+    protocol: Literal["contrafact", "huggingface", "kserve"] = "contrafact"
+    input: str = ""
+    preprocessing: Preprocessing | None = None
+    output: Output | None = None
+    binary: bool = False
+
+    @model_validator(mode="after")
+    def _fits_the_protocol(self) -> Self:
+        if self.protocol == "kserve" and not (self.input and self.preprocessing and self.url.endswith("/infer")):
+            raise ValueError(
+                'protocol = "kserve" needs `input`, the name of the tensor of images, `preprocessing`, and a `url` '
+                "that ends in /v2/models/NAME/infer"
+            )
+        if self.protocol != "kserve" and (self.input or self.preprocessing or self.output or self.binary):
+            raise ValueError('input, preprocessing, output and binary belong to protocol = "kserve"')
+        return self
 
     @model_validator(mode="after")
     def _each_once(self) -> Self:
@@ -58,7 +79,11 @@ class ModelEndpoint(Section):
 
     def info(self, role: str) -> WeightsInfo:
         """The entry of `/v1/info`."""
-        return WeightsInfo(role=role, id=self.url, revision=self.revision, dtype="server", licence=self.licence)
+        revision = self.revision
+        if self.preprocessing is not None:  # the answers depend on it, too
+            settings = self.preprocessing.model_dump_json() + (self.output or "")
+            revision += f" {derive_digest(settings).hex()[:12]}"
+        return WeightsInfo(role=role, id=self.url, revision=revision, dtype="server", licence=self.licence)
 
 
 class ShapeJudge(Weights):

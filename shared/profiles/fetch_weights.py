@@ -33,7 +33,7 @@ from huggingface_hub.file_download import repo_folder_name
 
 from shared.problems import RETRIED
 from shared.profiles.diffusion import EdgeDetector
-from shared.profiles.instruct import InstructPipeline, InstructPix2Pix, InstructServer, OneStep
+from shared.profiles.instruct import GgufTransformer, InstructPipeline, InstructPix2Pix, InstructServer, OneStep
 from shared.profiles.profile import Profile, ProfileError, load_profile
 from shared.profiles.unets import InputLayer, Lora, WholeUNet
 from shared.profiles.weights import Server, Weights
@@ -73,7 +73,7 @@ def hub_files(profile: Profile, servers: bool = False) -> list[HubFiles]:
             files.append(HubFiles(weights.hub, weights.revision, _in_subfolder(weights, _patterns(weights.variant))))
     few_step = diffusion.few_step.weights if diffusion.few_step else None
     pix2pix = diffusion.instruct if isinstance(diffusion.instruct, InstructPix2Pix) else None
-    singles: list[WholeUNet | Lora | InputLayer | EdgeDetector | None] = [
+    singles: list[WholeUNet | Lora | InputLayer | EdgeDetector | GgufTransformer | None] = [
         diffusion.unet,
         *diffusion.loras,
         few_step,
@@ -86,7 +86,7 @@ def hub_files(profile: Profile, servers: bool = False) -> list[HubFiles]:
         singles += diffusion.instruct.loras
     elif isinstance(diffusion.instruct, InstructPipeline):
         files += _whole_pipeline(diffusion.instruct.weights)
-        singles += diffusion.instruct.loras
+        singles += [*diffusion.instruct.loras, diffusion.instruct.transformer]
     for single in singles:
         if single is not None and single.hub:
             names = (single.file,) if single.file else _patterns(single.variant)

@@ -110,14 +110,21 @@ class OneStep(Section):
         return [*loras, _settings(self.engine, str(self.time), *files)]
 
 
+class GgufTransformer(Weights):
+    """`[diffusion.instruct.transformer]`: the pipeline's transformer, quantised, in one GGUF `file`."""
+
+    file: Annotated[str, Field(pattern=r"^[^*?\[\]]+\.gguf$")]
+
+
 class InstructPipeline(Section):
     """`engine = "pipeline"`: a pipeline of diffusers, by the name of its class, in process.
 
     `resolution`: images are edited at about its square in pixels. The pipelines named Inpaint edit the region
     `background` only, all others the whole image. `gigabytes` of `weights` is what the device must hold: with `offload`
-    that of the largest network, with `quantisation` that of the smaller transformer. `offload` = "auto" keeps more on
-    the device where it has room. `loras` are merged into the transformer in their order, and `scheduler_options`
-    override the configuration of the weights' scheduler: so weights distilled to few steps are used.
+    that of the largest network, with `quantisation` that of the smaller transformer. `host_gigabytes` is what the host
+    keeps with `offload`; "auto" keeps more on the device where it has room. `loras` are merged into the transformer in
+    their order, and `scheduler_options` override the configuration of the weights' scheduler: so weights distilled to
+    few steps are used. `transformer` replaces that of `weights`, whose `gigabytes` are then those of the rest.
     """
 
     engine: Literal["pipeline"]
@@ -125,12 +132,16 @@ class InstructPipeline(Section):
     weights: Weights
     resolution: Annotated[int, Field(ge=64, le=4096)] = 1024
     offload: Offload = "none"
+    host_gigabytes: Annotated[float, Field(ge=0)] = 0.0
     quantisation: Quantisation = "none"
+    transformer: GgufTransformer | None = None
     loras: list[MergedLora] = Field(default_factory=list)
     scheduler_options: dict[str, JsonValue] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _compatible(self) -> Self:
+        if self.transformer is not None and (self.quantisation != "none" or self.loras):
+            raise ValueError("a GGUF `transformer` is quantised already, and takes no `quantisation` and no `loras`")
         if self.offload == "sequential" and self.quantisation != "none":
             raise ValueError('`quantisation` does not work with sequential `offload`; use `offload` = "model"')
         return self
@@ -138,7 +149,7 @@ class InstructPipeline(Section):
     @property
     def sources(self) -> list[Weights | Server]:
         """What it loads."""
-        return [self.weights, *self.loras]
+        return [self.weights, *([self.transformer] if self.transformer else []), *self.loras]
 
     @property
     def regions(self) -> tuple[EditedRegion, ...]:
@@ -147,12 +158,15 @@ class InstructPipeline(Section):
 
     def infos(self) -> list[WeightsInfo]:
         """The entries of `/v1/info`; where weights are offloaded to changes no image."""
-        loras = [lora.info("instruct lora") for lora in self.loras]
+        parts = [lora.info("instruct lora") for lora in self.loras]
         changes = [f"{lora.file} {lora.scale}" for lora in self.loras]
+        if self.transformer is not None:
+            parts.append(self.transformer.info("instruct transformer"))
+            changes.append(self.transformer.file)
         if self.scheduler_options:
             changes.append(json.dumps(self.scheduler_options, sort_keys=True))
         settings = _settings(self.pipeline, str(self.resolution), self.quantisation, *changes)
-        return [self.weights.info("instruct"), *loras, settings]
+        return [self.weights.info("instruct"), *parts, settings]
 
 
 class InstructServer(Section):

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Annotated, Any, Literal, Protocol
+from functools import cache
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 from pydantic import (
     AliasChoices,
@@ -23,7 +24,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 JsonObject = dict[str, JsonValue]  # JSON with arbitrary keys
-Kind = Literal["classification", "segmentation"]  # of a job, and of the models under test that it fits
+Kind = Literal["classification", "segmentation", "detection"]  # of a job, and of the models under test that it fits
 DEFAULT_KIND: Kind = "classification"  # of models and profiles that name none
 # Both were once named `task`. Input may still use that name; output never does.
 KIND = AliasChoices("kind", "task")
@@ -50,16 +51,28 @@ class Contract(BaseModel):
     @classmethod
     def _name_the_allowed(cls, value: Any) -> Any:
         if isinstance(value, dict) and cls.model_config.get("extra") == "forbid":
-            names = [_input_names(name, field) for name, field in cls.model_fields.items()]
-            accepted_names = {name for field_names in names for name in field_names}
-            unknown = sorted(str(name)[:50] for name in value if name not in accepted_names)[:5]
-            if unknown:
-                allowed_names = ", ".join(field_names[0] for field_names in names)
-                raise ValueError(f"unknown field {', '.join(unknown)}; allowed are {allowed_names}")
-            for current, *earlier in names:
+            fields = _input_fields(cls)
+            if unknown := sorted(str(name)[:50] for name in value.keys() - fields.accepted)[:5]:
+                raise ValueError(f"unknown field {', '.join(unknown)}; allowed are {', '.join(fields.current)}")
+            for current, *earlier in fields.renamed:
                 if current in value and any(name in value for name in earlier):
                     raise ValueError(f"{' and '.join([current, *earlier])} are one field; send {current} only")
         return value
+
+
+class _InputFields(NamedTuple):
+    """The names of a contract's fields on input: all, the current ones, and those of fields that had earlier names."""
+
+    accepted: frozenset[str]
+    current: list[str]
+    renamed: list[list[str]]
+
+
+@cache
+def _input_fields(contract: type[Contract]) -> _InputFields:
+    names = [_input_names(name, field) for name, field in contract.model_fields.items()]
+    accepted = frozenset(name for field_names in names for name in field_names)
+    return _InputFields(accepted, [first for first, *_ in names], [each for each in names if len(each) > 1])
 
 
 def _input_names(name: str, field: FieldInfo) -> list[str]:

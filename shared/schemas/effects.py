@@ -31,7 +31,7 @@ class Rate(Contract):
 
 
 class MeanOverlap(Contract):
-    """A mean IoU in 0 … 1 of `n` images with its 95 % interval; `value` is None for n = 0.
+    """A mean IoU or recall in 0 … 1 of `n` images with its 95 % interval; `value` is None for n = 0.
 
     The `sources` source images that they come from weigh equally.
     """
@@ -395,7 +395,7 @@ class DoseCurve(Contract):
 
 
 Direction = Literal["to", "from"]
-Metric = Literal["accuracy", "iou"]
+Metric = Literal["accuracy", "iou", "recall"]
 # Who judged which counterfactuals are valid: people, or models (oracles, a vision-language model).
 Judges = Literal["people", "models"]
 # What the errors of the checks, or the reviewed sample, of a cell are pooled over: its own changed images stand for
@@ -405,13 +405,14 @@ OtherEstimand = Literal["edits", "null", "both", "second"]
 # weakness and improvement are findings; the others are not.
 Standing = Literal["weakness", "suspected weakness", "improvement", "nothing found", "too few images"]
 BEYOND = 0.05  # a finding's effect is larger than 5 points
+SMALL_LOSS = 0.1  # a verdict is green where no tested change can cost more than 10 points
 LEAST_SOURCES = 12  # source images (or groups) of a tested cell; a cell with fewer has "too few images"
 
 
 class Cell(Contract):
     """Class × factor value × direction: the unit of a finding. `label` is a class of the model under test.
 
-    Of segmenters also "all classes": the mean IoU of an image.
+    Of segmenters and detectors also "all classes": the mean IoU, or recall, of an image.
     """
 
     label: str
@@ -486,7 +487,8 @@ class CellEffect(Contract):
     `p_value` tests a loss (of a cell that gained, a gain) of at most 5 points, one-sided; `q_value` is its
     Benjamini-Hochberg adjustment over the cells. `q_any_loss` is that of the test of no loss, over the cells that are
     no weaknesses: a cell with at most 5 % is a suspected weakness. All, and the intervals, are None under 12 source
-    images. `selected_interval` is the one-sided interval of a finding at the level adjusted for selection (FCR).
+    images. `loss_limit`: the one-sided 95 % limit of the loss in a tested cell, 0 … 1 (None in results of older
+    versions). `selected_interval` is the one-sided interval of a finding at the level adjusted for selection (FCR).
     `images_needed` estimates how many source images would settle an effect of this size, beside the other tested cells.
     `detectable`: the smallest drop that a tested cell with this many source images detects with 80 % power, given the
     accuracy on its null arms. `breakdown` (of a finding): the share of its images, 0 to 1, that may be invalid before
@@ -495,8 +497,10 @@ class CellEffect(Contract):
     a finding): the images that it rests on, and what reviewers found. `panel` (of a weakness): the reference models, if
     the job has any; `confirmation`: what a job with another editor shows, if one was asked to confirm it.
     `corroboration` (of a finding): what the job's own images show that have the value; None without ground truth and
-    for segmenters. `dose`: its effect at several doses of the edit, and undone, if a job of doses rendered them; of
-    corruptions, by severity. `note` (of a finding): what people decided about it.
+    for segmenters. `part_of`: the cell of a stronger finding that rests on the same pairs, as *from* day and *to* night
+    do. `sentence` says the finding in short, `details` what else is known of it. `dose`: its effect at several doses of
+    the edit, and undone, if a job of doses rendered them; of corruptions, by severity. `note` (of a finding): what
+    people decided about it.
     """
 
     cell: Cell
@@ -506,6 +510,7 @@ class CellEffect(Contract):
     delta_accuracy: float
     delta_probability: float | None
     interval: Interval | None = None
+    loss_limit: float | None = None
     selected_interval: Interval | None = None
     p_value: float | None = None
     q_value: float | None = None
@@ -523,7 +528,9 @@ class CellEffect(Contract):
     corroboration: Corroboration | None = None
     dose: DoseCurve | None = None
     note: FindingNote | None = None
+    part_of: Cell | None = None
     sentence: str = ""
+    details: str = ""
 
     @property
     def provisional(self) -> bool:

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, JsonVal
 
 from shared.characters import refuse_deceptive
 from shared.schemas.base import KIND, TASK_DESCRIPTION, Contract, JsonObject, Kind, on_one_line
+from shared.schemas.boxes import BoxSpec, TrueBox, TrueBoxes
 from shared.schemas.designs import BudgetOption, DesignOption, ValuesOption, repeated_values
 from shared.schemas.masks import Label, MaskSpec
 
@@ -107,6 +108,13 @@ class JobSpec(Contract):
         MaskSpec | None,
         Field(description="the meaning of the segmentation masks sent with the images, which are the ground truth"),
     ] = None
+    boxes: Annotated[
+        BoxSpec | None,
+        Field(
+            description="how the boxes sent with the images, which are the ground truth, are compared with a "
+            "detector's; `{}` for the defaults"
+        ),
+    ] = None
     object_masks: Annotated[
         bool,
         Field(
@@ -195,8 +203,13 @@ class JobSpec(Contract):
             raise ValueError(
                 "object_masks: the masks of this job are ground truth by `masks`; leave one of the two out"
             )
-        if self.masks is not None and self.ground_truth == "none":
-            raise ValueError("ground_truth is none, but `masks` are ground truth; leave one of the two out")
+        truths = [name for name in ("masks", "boxes") if getattr(self, name) is not None]
+        if len(truths) > 1:
+            raise ValueError("masks: the ground truth of this job is boxes by `boxes`; leave one of the two out")
+        if self.boxes is not None and self.object_masks:
+            raise ValueError("object_masks: masks beside `boxes` are not used; leave one of the two out")
+        if truths and self.ground_truth == "none":
+            raise ValueError(f"ground_truth is none, but `{truths[0]}` are ground truth; leave one of the two out")
         return self
 
 
@@ -215,6 +228,15 @@ class ManifestImage(Contract):
         Digest | None,
         Field(description="its segmentation mask, uploaded by `PUT /images/{digest}?mask=true`"),
     ] = None
+    boxes: Annotated[
+        TrueBoxes | None,
+        Field(description="its objects, in pixels of the image as `GET /images/{digest}` returns it; [] for none"),
+    ] = None
+
+    @property
+    def true_boxes(self) -> tuple[TrueBox, ...] | None:
+        """Its boxes, which do not change."""
+        return None if self.boxes is None else tuple(self.boxes)
 
 
 class JobRequest(JobSpec):

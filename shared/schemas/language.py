@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from shared.schemas.base import Contract
+from shared.schemas.caption import TopP
 
 Text = Annotated[str, Field(max_length=20_000)]
 
@@ -19,12 +20,17 @@ class Message(Contract):
 
 
 class GenerateRequest(Contract):
-    """`POST /v1/generate`. Every string and list of `json_schema` must be bounded (maxLength, maxItems)."""
+    """`POST /v1/generate`. Every string and list of `json_schema` must be bounded (maxLength, maxItems).
+
+    `top_p`: nucleus sampling, only from the most probable tokens whose probabilities at this temperature sum to it.
+    """
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=20)]
     json_schema: dict[str, Any]
     temperature: Annotated[float, Field(ge=0, le=2)] = 0.7
     max_tokens: Annotated[int, Field(ge=1, le=4096)] = 256
+    # Left out at its default, so that calls recorded before this field existed keep their keys.
+    top_p: Annotated[TopP, Field(exclude_if=lambda top_p: top_p == 1)] = 1.0
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
 
 

@@ -1,4 +1,4 @@
-"""The papers' own metrics of a model under test, for classifiers and segmenters."""
+"""The papers' own metrics of a model under test, for classifiers, segmenters and detectors."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class OriginalsCheck(Contract):
     exchange, on the half of the images that did not choose it. `sentence`: what is wrong or doubtful, "" if nothing
     is. Without ground truth `right` and `chance` are None, and a model that says `only` one class is `open`. Of a
     segmenter `right` is its mean IoU, and `chance` that of a mask of one class, or of pixels drawn by the shares of
-    its classes.
+    its classes. Of a detector they are its mean recall, and that of its boxes on other images.
     """
 
     right: Rate | MeanOverlap | None = None
@@ -186,3 +186,78 @@ class SegmentationMetrics(Contract):
     lost: Rate
     lost_null: Rate
     pairs: Annotated[ConfusionPairs | None, Field(description="missing in older results")] = None
+
+
+class AveragePrecision(Contract):
+    """COCO's average precision by pycocotools, 0 … 1: over IoU 0.5 to 0.95, at 0.5, at 0.75, and by size of objects.
+
+    None where there is no object. Up to 100 boxes of a class and image count, whatever their score.
+    """
+
+    ap: float | None
+    ap50: float | None
+    ap75: float | None
+    small: float | None
+    medium: float | None
+    large: float | None
+
+
+ObjectSize = Literal["small", "medium", "large"]
+
+
+class FoundObjects(Contract):
+    """How many objects of one class, or of one size, there are, and how many of them are found."""
+
+    objects: int
+    found: int
+
+
+class DetectionScores(Contract):
+    """A detector on some images, at the job's threshold of scores and of IoU; ignored objects are left out.
+
+    `found`, `mislocated`, `misclassified` and `missed` count `objects`; `hallucinations` and `duplicates` count the
+    boxes beside them. `hallucinating`: images with a hallucination. `classes` are in the job's order, sizes COCO's: an
+    area under 32² pixels is small, one under 96² medium.
+    """
+
+    images: int
+    objects: int
+    found: int
+    mislocated: int
+    misclassified: int
+    missed: int
+    hallucinations: int
+    duplicates: int
+    hallucinating: Rate
+    classes: list[FoundObjects]
+    sizes: dict[ObjectSize, FoundObjects]
+    precision: AveragePrecision
+
+
+class DetectionMetrics(Contract):
+    """A detector's figures under one method. Without boxes, those that it finds on the original are the reference.
+
+    `all_originals` counts every source image once. `originals`, `nulls` and `counterfactuals` are those of pairs in
+    which both arms are accepted, once for each pair, and images without an object are among them. `delta_recall`: per
+    source image the mean over its pairs of the counterfactual's recall less that of the arm that it is compared with,
+    −1 … 1, with its interval (None below two sources). `delta_ap` is COCO's AP of the counterfactuals less that of
+    these arms, with a bootstrap interval over source images (or groups; None below 12). `lost`: accepted
+    counterfactuals on which an object is not found that was found on the original; `lost_null` the same of null arms.
+    `delta_hallucinating`: per source image the share of its counterfactuals with a hallucination less that of the arms.
+    """
+
+    classes: list[str]
+    iou: float
+    score: float
+    all_originals: DetectionScores
+    originals: DetectionScores
+    nulls: DetectionScores
+    counterfactuals: DetectionScores
+    delta_recall: float | None
+    interval: Interval | None
+    delta_ap: float | None
+    ap_interval: Interval | None
+    delta_hallucinating: float | None
+    hallucinating_interval: Interval | None
+    lost: Rate
+    lost_null: Rate

@@ -44,7 +44,7 @@ def names_in_order(value: JsonValue) -> JsonValue:
 
 Index = Annotated[int, Field(ge=0, lt=MAX_CLASSES)]
 Side = Annotated[int, Field(ge=1, le=4_096, description="pixels")]
-Output = Literal["logits", "probabilities"]
+Output = Literal["logits", "probabilities", "detr", "rt-detr", "yolo", "end-to-end", "torchvision", "jatic"]
 Triple = tuple[float, float, float]
 Text = Annotated[str, AfterValidator(refuse_deceptive)]
 NAME_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
@@ -76,14 +76,16 @@ class Preprocessing(Contract):
     """How an image becomes an ONNX model's input: resize, crop, then `(pixel · scale − mean) / std` per channel.
 
     `stretch` resizes to `height` × `width`; `crop` resizes the shorter side to `shortest_edge` (default: the larger of
-    height and width) and cuts `height` × `width` out of the middle. `mean` and `std` are in the order of `channels`;
-    a model with one channel gets the `grey` image, and its mean and std three times.
+    height and width) and cuts `height` × `width` out of the middle. `letterbox` fits the image into `height` × `width`
+    in the middle, `letterbox-corner` in the left upper corner; the rest has the grey value `pad`. `mean` and `std` are
+    in the order of `channels`; a model with one channel gets the `grey` image, and its mean and std three times.
     """
 
     height: Side
     width: Side
-    fit: Literal["stretch", "crop"] = "stretch"
+    fit: Literal["stretch", "crop", "letterbox", "letterbox-corner"] = "stretch"
     shortest_edge: Side | None = None
+    pad: Annotated[int, Field(ge=0, le=255)] = 114
     resample: Literal["nearest", "bilinear", "bicubic", "lanczos"] = "bilinear"
     scale: Annotated[float, Field(gt=0, le=255, allow_inf_nan=False)] = 1 / 255
     mean: Annotated[Triple, Field(description="each from -1000 to 1000")] = (0.0, 0.0, 0.0)
@@ -93,7 +95,7 @@ class Preprocessing(Contract):
 
     @model_validator(mode="after")
     def _makes_sense(self) -> Self:
-        if self.fit == "stretch" and self.shortest_edge is not None:
+        if self.fit != "crop" and self.shortest_edge is not None:
             raise ValueError('shortest_edge belongs to "fit": "crop"; leave it out, or set fit')
         if self.shortest_edge is not None and self.shortest_edge < max(self.height, self.width):
             raise ValueError("shortest_edge is smaller than the cut; make it at least as large as height and width")
@@ -114,8 +116,9 @@ class ModelDescription(Contract):
     output: Annotated[
         Output | None,
         Field(
-            description="the output of an ONNX classifier; default: probabilities if it ends in Softmax or its outputs "
-            "for several images sum to 1, else logits. Hub models return logits"
+            description="the output of an ONNX classifier, logits or probabilities; default: probabilities if it ends "
+            "in Softmax or its outputs for several images sum to 1, else logits. Of an ONNX detector the layout of its "
+            "outputs (docs/how-to/models-under-test.md); default: by their names and shapes. Hub models need none"
         ),
     ] = None
     preprocessing: Annotated[

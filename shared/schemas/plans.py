@@ -75,8 +75,6 @@ class JobPlan(Contract):
     `may_be_one_sequence`: at least 90 % of the images are numbered in one run, and their names do not say whether they
     are frames of one video.
     `test_set` says in a line each what is used of the files, what is left out and why, and where labels come from.
-    `repeated` counts the images with the pixels of an earlier one; they count as independent unless they share a
-    group.
     `outside_domain` says that images are not of the kind that the profile's models know; empty if they are.
     """
 
@@ -98,7 +96,6 @@ class JobPlan(Contract):
     look_like_sequences: bool = False
     may_be_one_sequence: bool = False
     folders_suffice: bool = False
-    repeated: int = 0
     failures: list[ImageFailure]
     test_set: list[str] = Field(default_factory=list)
     outside_domain: str = ""

@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, JsonValue
 
 from shared.schemas.base import TASK_DESCRIPTION, Contract, JsonObject, Kind
+from shared.schemas.boxes import Detected
 from shared.schemas.designs import DesignResults
 from shared.schemas.effects import (
     CellEffect,
@@ -27,7 +28,7 @@ from shared.schemas.effects import (
     VarianceComponents,
 )
 from shared.schemas.jobs import ImageFailure, JobState
-from shared.schemas.metrics import ClassConfusion, OriginalsCheck, PaperMetrics, SegmentationMetrics
+from shared.schemas.metrics import ClassConfusion, DetectionMetrics, OriginalsCheck, PaperMetrics, SegmentationMetrics
 from shared.schemas.plans import Sensitivity
 from shared.schemas.service import ServiceInfo
 
@@ -141,10 +142,11 @@ class ModelResults(Contract):
     `reference` is what effects are measured against. The papers' `metrics` are over all accepted counterfactuals and
     their null arms. `failure_points` has one entry per corruption and is empty under other methods. `metric` is fixed
     before the analysis: for a segmenter, `delta_accuracy` of a cell is the difference in the IoU of its class, or in
-    the image's mean IoU for cells of all classes; it has `segmentation` in place of `metrics` and `confusion`, which is
-    None in results from before it was measured, too. `variance` is None under
-    12 source images, for segmenters, and in results from before it was estimated. `clusters` are empty for segmenters,
-    under methods whose changes the user chooses, and where no class has enough edits. `originals`: None where nothing
+    the image's mean IoU for cells of all classes, and for a detector that in recall; they have `segmentation` and
+    `detection` in place of `metrics` and `confusion`, which is None in results from before it was measured, too.
+    `variance` is None under 12 source images, in results from before it was estimated, and but for classifiers, as
+    `clusters` are empty but for them, under methods whose changes the user chooses, and where no class has enough
+    edits. `originals`: None where nothing
     can be judged, and in results from before it was checked.
     """
 
@@ -160,6 +162,7 @@ class ModelResults(Contract):
     originals: OriginalsCheck | None = None
     metrics: PaperMetrics | None = None
     segmentation: SegmentationMetrics | None = None
+    detection: DetectionMetrics | None = None
     confusion: ClassConfusion | None = None
     failure_points: list[FailurePoints] = Field(default_factory=list)
     variance: VarianceComponents | None = None
@@ -169,11 +172,12 @@ class ModelResults(Contract):
     def findings(self) -> list[CellEffect]:
         """Weaknesses first, then improvements, each by strength (`cells` is in this order already).
 
-        None of a model that is not right on its originals: what it loses there is nothing.
+        None of a model that is not right on its originals: what it loses there is nothing. Findings about the same
+        pairs are one: the strongest.
         """
         if self.originals is not None and self.originals.standing == "unsound":
             return []
-        return [cell for cell in self.cells if cell.standing in ("weakness", "improvement")]
+        return [cell for cell in self.cells if cell.standing in ("weakness", "improvement") and cell.part_of is None]
 
 
 class CheckCount(Contract):
@@ -338,7 +342,8 @@ class ClassProbability(Contract):
 class PredictionView(Contract):
     """A model's prediction on one image; `ground_truth_probability` is given even if it is not among the `top` five.
 
-    For a segmenter `predicted` is the most frequent class, `probability` and `top` are shares of the pixels.
+    For a segmenter `predicted` is the most frequent class, `probability` and `top` are shares of the pixels. For a
+    detector `predicted` is the class of the most confident box, or "nothing".
     """
 
     predicted: str
@@ -354,12 +359,16 @@ class PredictionView(Contract):
         str | None,
         Field(description="digest of a grey PNG: indices into the job's `classes`, 254 for any other class"),
     ] = None
+    detected: Annotated[
+        Detected | None, Field(description="what a detector makes of each object, and its boxes beside them")
+    ] = None
 
 
 class ModelOpinion(Contract):
     """One model under test on original, null arm, sham arm, counterfactual. `flipped`: the predicted class changed.
 
-    A segmenter has flipped if it misses a class (IoU below 0.5) that it detected on the original.
+    A segmenter has flipped if it misses a class (IoU below 0.5) that it detected on the original, a detector if it does
+    not find an object that it found there.
     """
 
     model: str
@@ -381,9 +390,11 @@ class SourceImageView(Contract):
     mask: Annotated[
         str | None, Field(description="digest of the mask: places in the job's `classes`, 255 for void")
     ] = None
-    mask_classes: Annotated[list[str], Field(description="the classes that the mask holds")] = Field(
+    mask_classes: Annotated[list[str], Field(description="the classes that the mask, or the boxes, hold")] = Field(
         default_factory=list
     )
+    width: Annotated[int, Field(description="pixels; 0 in reports from before it was noted")] = 0
+    height: int = 0
 
 
 class CounterfactualView(Contract):
@@ -428,7 +439,7 @@ class CounterfactualDetail(CounterfactualView):
 
 
 class ResultsPage(Contract):
-    """`GET /jobs/{id}/results`: the metrics (null until the job is done) and a page of counterfactuals.
+    """`GET /jobs/{id}/results`: the metrics (null until the job is done, or if not asked for) and a page of rows.
 
     Counterfactuals come in the order of (source position, method, ordinal); `next` is the cursor of the following page.
     """

@@ -45,7 +45,8 @@ NO_RUNTIMES = Runtimes()
 class ServiceInfo(Contract):
     """`GET /v1/info`. `revision` changes whenever a reply to the same request may change: it keys recorded calls.
 
-    `gpu` is None on other devices, and if nvidia-smi is not installed.
+    `gpu` is None on other devices, and if nvidia-smi is not installed. `host_gigabytes` is the memory limit of its
+    container, None without one.
     """
 
     service: str
@@ -57,3 +58,4 @@ class ServiceInfo(Contract):
     version: str
     gpu: GpuInfo | None = None
     runtimes: Runtimes = NO_RUNTIMES
+    host_gigabytes: float | None = None

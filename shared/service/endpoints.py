@@ -13,6 +13,7 @@ from functools import partial
 from typing import Generic, TypeVar, overload
 
 from shared.schemas.base import Contract
+from shared.schemas.boxes import DetectReply, DetectRequest
 from shared.schemas.caption import CaptionReply, CaptionRequest
 from shared.schemas.diffusion import (
     ComposeReply,
@@ -119,6 +120,9 @@ class Services(ABC):
     )
     segment = Endpoint(
         "evaluator_service", "/v1/segmentations", SegmentRequest, SegmentReply, "predicting", per_image="maps"
+    )
+    detect = Endpoint(
+        "evaluator_service", "/v1/detections", DetectRequest, DetectReply, "predicting", per_image="boxes"
     )
     examine = Endpoint(
         "evaluator_service", "/v1/examinations", ExamineRequest, ExamineReply, "predicting", EXAMINATION_SECONDS

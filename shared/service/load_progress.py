@@ -1,10 +1,10 @@
 """How far the weights of a service are loaded, for `/readyz`.
 
-    loading thread:  expect(section) ─► reading(weights) ─► reading(weights) ─► ... ─► warm-up
+    loading thread:  expect(section) ─► reading(weights) ─► reading(weights) ─► ... ─► preparing(what) ─► ...
     any thread:      state()
 
-Loaders wrap each read in `reading`. It reports to the service that loads in this thread and does nothing in other
-threads. This module does not import torch.
+Loaders wrap each read in `reading`, and what a warm-up computes in `preparing`. They report to the service that loads
+in this thread and do nothing in other threads. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 
@@ -78,6 +78,17 @@ class LoadProgress:
             self._expected, self._expecting = dict(sets_of_weights(section)), True
 
     @contextmanager
+    def preparing(self, what: str) -> Iterator[None]:
+        """Name what is computed first, after the reading: compiling takes minutes."""
+        with self._changing:
+            self._current = what
+        try:
+            yield
+        finally:
+            with self._changing:
+                self._current = ""
+
+    @contextmanager
     def reading(self, weights: Weights) -> Iterator[None]:
         """Mark the time in which a set of weights is read; sets read within the block count as part of it."""
         with self._changing:
@@ -111,6 +122,14 @@ def reading(weights: Weights) -> Iterator[None]:
         yield
         return
     with receiver.reading(weights):
+        yield
+
+
+@contextmanager
+def preparing(what: str) -> Iterator[None]:
+    """See `LoadProgress.preparing`."""
+    receiver = _receiver.get()
+    with nullcontext() if receiver is None else receiver.preparing(what):
         yield
 
 

@@ -59,6 +59,7 @@ from shared.service.endpoints import HEALTHZ, INFO, METRICS, READYZ, Description
 from shared.service.endpoints import Request as RequestBody
 from shared.service.gpu import gpu_of
 from shared.service.load_progress import LoadProgress
+from shared.service.memory_limit import container_memory
 from shared.service.memory_metrics import add_memory_metrics
 from shared.service.model_health import ModelHealth, end_process_when_broken
 from shared.service.settings import DEADLINE_HEADER, MAX_DEADLINE_SECONDS, ServiceSettings, parse, read_deadline
@@ -179,6 +180,7 @@ class ModelService(Generic[Model]):
             version=__version__,
             gpu=self._gpu,
             runtimes=self._runtimes,
+            host_gigabytes=None if (limit := container_memory()) is None else round(limit / 1e9, 2),
         )
 
     def post(
@@ -271,6 +273,7 @@ class ModelService(Generic[Model]):
         self._stopping.set()
         for batcher in list(self._batchers):
             batcher.drain(self._settings.drain_seconds)
+        self._model = None  # libraries may hold the app for as long as the process lives
 
     def _build_app(self) -> FastAPI:
         @asynccontextmanager

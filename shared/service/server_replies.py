@@ -20,7 +20,7 @@ from shared.problems import BEGINS, DependencyFailed, UnusableReply
 
 IDENTITY = {"Accept-Encoding": "identity"}
 """Asks for a reply without compression: a small compressed reply can unpack to more than the memory holds."""
-REVISION = "2"  # increase it whenever the same reply of a server is read differently
+REVISION = "3"  # increase it whenever the same reply of a server is read differently
 UNUSABLE_REPLIES = Counter(
     "contrafact_unusable_replies",
     "Replies of models that are no answer, by model (a server's address) and fault",
@@ -36,7 +36,7 @@ _FENCE = re.compile(r"```[\w-]*\n(.*)```", re.DOTALL)
 _INTRODUCTION = re.compile(
     r"(?:(?:sure|certainly|of course|okay)[,!.] )?here(?:'s|’s| is) (?:a|the|your) (?:[\w-]+ ){0,3}?"
     r"(?:caption|description)(?: (?:of|for) (?:the|this|your) (?:image|picture|photo))?:\s+"
-    r"|(?:caption|description|final answer|answer):\s+",
+    r"|(?:\*\*)?(?:caption|description|final answer|answer)(?:\*\*)?:(?:\*\*)?\s+|assistant:?\s*\n\s*",
     re.IGNORECASE,
 )
 _QUOTES = re.compile(r"([\"“])([^\"“”]*)[\"”]")
@@ -45,6 +45,17 @@ _SERVICES = r"(?:help|assist|see|view|describe|identify|provide|process|analy[sz
 _DECLINES = re.compile(
     rf"(?:(?:i(?:'|’)m|i am)\s+(?:so )?sorry\b|sorry[,.]|i apologi[sz]e\b|as an ai(?: language model)?[,.]"
     rf"|(?:i(?:'|’)m |i am )?(?:unable|not able) to {_SERVICES}\b|i (?:can(?:'|’)t|cannot|can not) {_SERVICES}\b)",
+    re.IGNORECASE,
+)
+_PICTURE = r"(?:image|picture|photo)"
+_NOT_SEEN = re.compile(  # by a model without vision, or a server that leaves the image out
+    rf"(?:it (?:looks like|seems|appears)(?: that)? )?(?:i (?:do|did)(?:n(?:'|’)t| not) (?:see|have|receive)"
+    rf" (?:an?|any|the|your) {_PICTURE}\b"
+    rf"|(?:there(?: is|(?:'|’)s) )?no {_PICTURE}s? (?:(?:was|were|is|has been|have been) )?"
+    r"(?:provided|attached|uploaded|included|given)\b"
+    rf"|(?:the|your) {_PICTURE} (?:could not|couldn(?:'|’)t|cannot|can(?:'|’)t)"
+    r" be (?:loaded|displayed|processed|opened)\b)"
+    rf"|please (?:provide|upload|share|attach|send) (?:an?|the|your) {_PICTURE}\b|as an? (?:large )?language model\b",
     re.IGNORECASE,
 )
 _SENTENCE_END = re.compile(r"[.!?][\"”')]?(?=\s+[^\sa-z]|\s*\Z)")
@@ -92,6 +103,8 @@ def caption_in(text: str, *, finished: bool, server: str, instead: str = "") -> 
         raise unusable(server, "markup", advice, text)
     if _DECLINES.match(caption):
         raise unusable(server, "declined", "declined to write a caption", text)
+    if _NOT_SEEN.match(caption):
+        raise unusable(server, "not seen", "saw no image; serve a model that takes images, or check its settings", text)
     if finished:
         return caption
     whole = _whole_sentences(caption)

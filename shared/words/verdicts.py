@@ -7,20 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from shared.schemas.effects import BEYOND, LEAST_SOURCES, CellEffect, Interval, Metric
+from shared.schemas.effects import BEYOND, LEAST_SOURCES, SMALL_LOSS, CellEffect, Interval, Metric
 from shared.schemas.results import JobResults, ModelResults
 from shared.words.wording import (
     SCORE_WORDS,
     change_in_words,
     class_in_words,
-    interval,
     nothing_accepted,
     open_effect_sentence,
-    points,
 )
 
 SELDOM = 0.05  # probability below which chance does not explain a drop
-VerdictKind = Literal["weakness", "not settled", "no weakness", "nothing compared", "too few images", "not testable"]
+UNREVIEWED = "Provisional: review images that were not lost, too; an edit that does not show hides a loss."
+VerdictKind = Literal["weakness", "not settled", "bounded", "nothing compared", "too few images", "not testable"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +27,17 @@ class ModelVerdict:
     """What the cells of one model under test under one method show together.
 
     `weakness`: a cell is a weakness. `not settled`: none is, and a cell is a suspected one, or has a drop that
-    `is_suspected`. `no weakness`: cells
-    were tested, and neither holds. `nothing compared`: no edit was accepted. `too few images`: no cell could be tested,
-    and none has a suspected drop. `not testable`: the model is not right on the originals, or nothing else was found
-    and it is not shown to be; `originals` says why.
+    `is_suspected`. `bounded`: cells were tested, and neither holds. `nothing compared`: no edit was accepted. `too few
+    images`: no cell could be tested, and none has a suspected drop. `not testable`: the model is not right on the
+    originals, or nothing else was found and it is not shown to be; `originals` says why.
 
     `weaknesses`: the strongest first. `tested` and `untested` are all cells. `unsettled`: cells without a finding whose
     drop `is_suspected`; the first lost the most images, so that one lost image of one does not come before 9 of 10.
+
+    `limit`: what no tested cell loses more than, 0 … 1: the largest of their one-sided 95 % limits. No correction for
+    many cells is needed: it is too low only if the limit of the one cell that loses most is. Where reviews show how
+    many images are valid, it is divided by the lower end of that share: an edit that does not show loses nothing.
+    `provisional`: the method's random sample is not reviewed, or holds no image that the model kept.
     """
 
     kind: VerdictKind
@@ -43,6 +46,13 @@ class ModelVerdict:
     untested: list[CellEffect]
     unsettled: list[CellEffect]
     originals: str = ""
+    limit: float = 1.0
+    provisional: bool = True
+
+    @property
+    def passes(self) -> bool:
+        """Whether more than a small loss is ruled out in all tested cells, on reviewed images."""
+        return self.kind == "bounded" and self.limit <= SMALL_LOSS and not self.provisional
 
 
 def is_suspected(difference: float, interval: Interval | None, n: int, margin: float = BEYOND) -> bool:
@@ -74,7 +84,7 @@ def _is_open(effect: CellEffect) -> bool:
 
 def verdict_of(results: JobResults, of: ModelResults) -> ModelVerdict:
     """The verdict on one of a job's results."""
-    weaknesses = [effect for effect in of.cells if effect.standing == "weakness"]
+    weaknesses = [effect for effect in of.cells if effect.standing == "weakness" and effect.part_of is None]
     tested = [effect for effect in of.cells if effect.standing != "too few images"]
     untested = [effect for effect in of.cells if effect.standing == "too few images"]
     unsettled = sorted(suspected_drops(of), key=lost_images, reverse=True)
@@ -84,13 +94,31 @@ def verdict_of(results: JobResults, of: ModelResults) -> ModelVerdict:
     elif unsettled:
         kind = "not settled"
     elif tested:
-        kind = "no weakness"
+        kind = "bounded"
     elif nothing_accepted(results, of.method):
         kind = "nothing compared"
     check = of.originals
-    if check and (check.standing == "unsound" or (kind == "no weakness" and not check.lets_pass)):
+    if check and (check.standing == "unsound" or (kind == "bounded" and not check.lets_pass)):
         kind = "not testable"
-    return ModelVerdict(kind, weaknesses, tested, untested, unsettled, of.originals.sentence if of.originals else "")
+    sentence, share = of.originals.sentence if of.originals else "", _valid_share(results, of)
+    limit = min(1.0, max(map(_loss_limit, tested), default=1.0) / (share or 1.0))
+    return ModelVerdict(kind, weaknesses, tested, untested, unsettled, sentence, limit, share is None)
+
+
+def _loss_limit(effect: CellEffect) -> float:
+    """The limit of a tested cell's loss; in results of older versions the end of its interval, which is not lower."""
+    if effect.loss_limit is not None:
+        return effect.loss_limit
+    return 1.0 if effect.interval is None else max(0.0, -effect.interval.low)
+
+
+def _valid_share(results: JobResults, of: ModelResults) -> float | None:
+    """The least share of valid images, if enough were reviewed, and some of them show what the model kept."""
+    for reviews in results.reviews:
+        flipped = sum(entry.reviewed for entry in reviews.flipped if entry.model == of.model)
+        if reviews.method == of.method and reviews.valid is not None and reviews.accepted > flipped:
+            return reviews.valid.low or None
+    return None
 
 
 def not_testable_sentences(results: JobResults) -> list[str]:
@@ -136,17 +164,17 @@ def most_severe(results: JobResults, among: Sequence[ModelResults]) -> ModelResu
 
 
 def verdict_sentence(verdict: ModelVerdict, metric: Metric = "accuracy") -> str:
-    """The verdict in words, classes between backticks: "1 weakness, first: `bus` with weather changed to night."."""
+    """The verdict in words, classes between backticks: "1 weakness: `bus` at night is not recognised: …"."""
     if verdict.kind == "not testable":
         return verdict.originals
     if verdict.kind == "weakness":
-        count, first = len(verdict.weaknesses), verdict.weaknesses[0].cell
-        weaknesses = f"{count} weakness{'' if count == 1 else 'es'}, first"
+        count, first = len(verdict.weaknesses), verdict.weaknesses[0]
+        words = first.sentence or f"{class_in_words(first.cell, '`')} {change_in_words(first.cell)}."
         suspected = sum(effect.standing == "suspected weakness" for effect in verdict.tested)
         more = f" {suspected} more suspected." if suspected else ""
-        return f"{weaknesses}: {class_in_words(first, '`')} {change_in_words(first)}.{more}"
-    if verdict.kind == "no weakness":
-        return f"No weakness found {lowest_effect_sentence(verdict, metric)}"
+        return f"{f'{count} weaknesses, first' if count > 1 else '1 weakness'}: {words}{more}"
+    if verdict.kind == "bounded":
+        return f"{ruled_out(verdict.limit, metric)}; {ruled_out_terms(verdict)}"
     untested = "Nothing was compared." if verdict.kind == "nothing compared" else _too_few_sentence(verdict)
     return not_settled_sentence(verdict, metric) or untested
 
@@ -162,17 +190,23 @@ def _too_few_sentence(verdict: ModelVerdict) -> str:
     return f"{sentence} A cell needs {LEAST_SOURCES} {units} with an accepted edit; {cell} has the most, {count}."
 
 
-def lowest_effect_sentence(verdict: ModelVerdict, metric: Metric = "accuracy") -> str:
-    """ "in 12 tested cells. Lowest effect: −4 points, 95 % interval −9 to +1, not significant."."""
-    lowest = min(verdict.tested, key=lambda effect: effect.delta_accuracy)
-    limits, unit = lowest.interval, SCORE_WORDS[metric].unit
-    judged = ""
-    if limits is not None and limits.low <= 0 <= limits.high:
-        judged = ", not significant"
-    elif lowest.delta_accuracy < 0:
-        judged = f", not beyond {round(100 * BEYOND)} points"
-    figures = f"{points(lowest.delta_accuracy)} {unit}, 95 % interval {interval(limits)}{judged}"
-    return f"in {_cells(len(verdict.tested), 'tested ')}. Lowest effect: {figures}."
+def ruled_out(limit: float, metric: Metric = "accuracy") -> str:
+    """ "No tested change costs more than 27 points (95 % limit)"; `limit` in 0 … 1."""
+    if limit >= 1:
+        return "No loss is ruled out"
+    return f"No tested change costs more than {math.ceil(100 * limit - 1e-9)} {SCORE_WORDS[metric].unit} (95 % limit)"
+
+
+def counts_tested(tested: int, untested: int) -> str:
+    """ "32 of 40 were not tested"; "8 of 8 were tested"."""
+    count = untested or tested
+    return f"{count} of {tested + untested} {'was' if count == 1 else 'were'}{' not' if untested else ''} tested"
+
+
+def ruled_out_terms(verdict: ModelVerdict) -> str:
+    """ "32 of 40 were not tested. Provisional: …"."""
+    tested = counts_tested(len(verdict.tested), len(verdict.untested))
+    return f"{tested}.{f' {UNREVIEWED}' if verdict.provisional else ''}"
 
 
 def not_settled_sentence(verdict: ModelVerdict, metric: Metric = "accuracy") -> str:

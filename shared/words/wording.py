@@ -10,7 +10,13 @@ from shared.schemas.effects import BEYOND, Cell, CellEffect, Estimate, Interval,
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.results import Funnel, JobResults, MethodReviews, Relation
 
-NO_FINDING = "No finding: no effect is both significant (Benjamini-Hochberg at 5 %) and beyond 5 points."
+# What a phrase says of a time of day, which the language models name with the weather.
+TIMES_OF_DAY: Mapping[str, str] = {
+    "dawn": "at dawn", "sunrise": "at sunrise", "morning": "in the morning", "day": "by day", "daytime": "by day",
+    "noon": "at noon", "afternoon": "in the afternoon", "sunset": "at sunset", "dusk": "at dusk",
+    "twilight": "at twilight", "evening": "in the evening", "night": "at night", "midnight": "at midnight",
+}  # fmt: skip
+NO_FINDING = "No finding: no loss or gain of more than 5 points is established."
 NO_PAIR_COUNTS = "No pair of images counts, so nothing was compared."
 
 
@@ -36,11 +42,15 @@ class ScoreWords(NamedTuple):
 SCORE_WORDS: Mapping[Metric, ScoreWords] = {
     "accuracy": ScoreWords(
         "accuracy", "right", "points", "Δacc",
-        ("fails", "is recognised better"), ("is not recognised again", "is kept more often"),
+        ("is not recognised", "is recognised better"), ("is not recognised again", "is kept more often"),
     ),
     "iou": ScoreWords(
         "IoU", "IoU", "points of IoU", "ΔIoU",
         ("is segmented worse", "is segmented better"), ("is lost", "is kept more often"),
+    ),
+    "recall": ScoreWords(
+        "recall", "found", "points of recall", "Δrecall",
+        ("is missed more often", "is found more often"), ("is not found again", "is found again more often"),
     ),
 }  # fmt: skip
 
@@ -98,14 +108,32 @@ def class_in_words(cell: Cell, mark: str = "") -> str:
     return {"": "all classes", ALL_CLASSES: "the whole image"}.get(cell.label, f"{mark}{cell.label}{mark}")
 
 
+def factor_in_words(factor: str, value: str) -> str:
+    """The name of a factor; of the weather's values, times of day are a factor of their own: "time of day"."""
+    return "time of day" if factor == "weather" and value.lower() in TIMES_OF_DAY else factor
+
+
 def change_in_words(cell: Cell) -> str:
-    """The change of a cell: "with weather changed to night"; "with the image changed to fog 5" without a factor."""
-    changed = "the image" if cell.factor == "other" else cell.factor
+    """The change of a cell: "with weather changed to fog", "at night", "with the image changed to fog 5"."""
+    factor = factor_in_words(cell.factor, cell.value)
+    if factor == "time of day" and cell.direction == "to":
+        return TIMES_OF_DAY[cell.value.lower()]
+    changed = "the image" if cell.factor == "other" else factor
     return f"with {changed} changed {cell.direction} {cell.value}"
 
 
+def changes_in_words(cells: Sequence[Cell]) -> str:
+    """The change of findings about the same pairs, both directions named: "at night (so also from day)"."""
+    first, *others = cells
+    also = [
+        f"from {cell.value}" if (cell.factor, cell.direction) == (first.factor, "from") else change_in_words(cell)
+        for cell in others
+    ]
+    return f"{change_in_words(first)} (so also {' and '.join(also)})" if also else change_in_words(first)
+
+
 def open_effect_sentence(effect: CellEffect, metric: Metric = "accuracy") -> str:
-    """A drop that is no finding: "`bus` with weather changed to night: −100 points on 8 images; about 4 more …".
+    """A drop that is no finding: "`bus` at night: −100 points on 8 images; about 4 more …".
 
     That of a tested cell: "…: −50 points on 16 images, 95 % interval −78 to −12, not significant; about 6 more …", or
     of a suspected weakness "…, not surely beyond 5 points; about …".
@@ -154,13 +182,14 @@ def tenths(share: float | None) -> str:
     return "–" if share is None else f"{share:.1%}"
 
 
-def at_least(effect: CellEffect) -> str:
-    """What is surely lost or gained in a finding: "at least 31 points lost"; "" for other cells."""
+def how_sure(effect: CellEffect, unit: str) -> str:
+    """How sure a finding is: "At least 45 points are lost, 95 % sure"; "" for other cells."""
     limits = effect.selected_interval
     if limits is None:
-        return ""
+        return "Something is lost, 95 % sure; how much is open" if effect.standing == "suspected weakness" else ""
     lost = effect.standing == "weakness"
-    return f"at least {round(100 * (-limits.high if lost else limits.low))} points {'lost' if lost else 'gained'}"
+    least = math.floor(100 * (-limits.high if lost else limits.low) + 1e-9)
+    return f"At least {least} {unit} are {'lost' if lost else 'gained'}, 95 % sure"
 
 
 def interval(value: Interval | None) -> str:

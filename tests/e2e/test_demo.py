@@ -41,7 +41,7 @@ def test_the_demo_finds_what_was_planted_and_nothing_else(
     assert [effect.cell for effect in findings["street-classifier-night-bus"]][:1] == [planted]
     assert findings["street-classifier"] == []
     printed = " ".join(capsys.readouterr().out.split())
-    assert "• `bus` fails with weather changed to night" in printed
+    assert "• `bus` at night" in printed
     missing = [line for line in readme_lines() if line not in printed]
     assert missing == [], "README quotes it"
     page = (tmp_path / "report.html").read_text()

@@ -41,6 +41,10 @@ OURS = {*MODEL_SERVICES, *ONE_SHOT, "gateway", "worker", "trainer"}
 EVALUATOR_BYTES = 2**30  # of the service itself with the tiny models, measured at 320 to 530 MB
 ENV_EXAMPLE = (ROOT / ".env.example").read_text(encoding="utf-8")
 
+NO_SETTINGS = {
+    "OMP_NUM_THREADS", "SSL_CERT_FILE", "LANGUAGE_SERVER_URL", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR",
+}  # fmt: skip
+
 Service = dict[str, Any]
 GATEWAY_SETTINGS = {f"CONTRAFACT_{field.upper()}" for field in Settings.model_fields}
 # Addresses of the other containers and keys to them, what the choice of files decides, and what health checks need.
@@ -140,7 +144,7 @@ def test_settings_are_those_of_the_code(services: dict[str, Service], monkeypatc
             key: value for key, value in services[name]["environment"].items() if key != "CONTRAFACT_API_KEY"
         }
         setting_names = {f"CONTRAFACT_{field.upper()}" for field in kind.model_fields | ImageSettings.model_fields}
-        assert environment.keys() - {"OMP_NUM_THREADS", "SSL_CERT_FILE", "LANGUAGE_SERVER_URL"} <= setting_names, name
+        assert environment.keys() - NO_SETTINGS <= setting_names, name
         with monkeypatch.context() as patch:
             for key, value in environment.items():
                 patch.setenv(key, str(value))

@@ -13,13 +13,15 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+import cv2
 import numpy as np
 from fastapi import FastAPI
 
 from gateway.model_services.clients import ModelServices
-from shared.media.images import decode, encode
+from shared.media.images import Pixels, decode, encode
 from shared.problems import Problem
 from shared.schemas.base import ImagePayload
+from shared.schemas.boxes import DetectReply, DetectRequest, PredictedBox
 from shared.schemas.caption import CaptionReply, CaptionRequest
 from shared.schemas.diffusion import (
     ComposeReply,
@@ -65,6 +67,7 @@ CAPTION = "A red car on a street. It is a sunny day."
 CLASSES = ["car", "bus", "boat"]
 ROAD_CLASSES = ["sky", "road", "car"]
 SEGMENTER = "brightness-segmenter"
+DETECTOR, DETECTED = "colour-detector", ["car", "bus", "tram"]  # of red, green and blue rectangles
 
 Clients = TypeVar("Clients", bound=ModelServices)
 MODELS = ("street-classifier", "street-classifier-night-bus", "m1", "m2")  # two are defaults of profile `tiny`
@@ -105,6 +108,7 @@ class SmallServices:
             "/v1/instructed-edits": self._instructed_edits,
             "/v1/predictions": self._predictions,
             "/v1/segmentations": self._segmentations,
+            "/v1/detections": self._detections,
             "/v1/examinations": self._examinations,
             "/v1/embeddings": self._embeddings,
             "/v1/domain": self._domain,
@@ -158,7 +162,15 @@ class SmallServices:
                     weights="none",
                     revision="1",
                     licence="Apache-2.0",
-                )
+                ),
+                ModelUnderTestInfo(
+                    name=DETECTOR,
+                    kind="detection",
+                    classes=DETECTED,
+                    weights="none",
+                    revision="1",
+                    licence="Apache-2.0",
+                ),
             ]
         )
 
@@ -279,6 +291,11 @@ class SmallServices:
         maps = [np.minimum(decode(image.png).mean(axis=2) // 86, 2).astype(np.uint8) for image in request.images]
         return SegmentReply(classes=ROAD_CLASSES, maps=[ImagePayload(png=encode(label_map)) for label_map in maps])
 
+    def _detections(self, request: DetectRequest) -> DetectReply:
+        """The bounding boxes of regions in which one colour is above 150; the score is how much of them is."""
+        self._called("detect")
+        return DetectReply(classes=DETECTED, boxes=[_regions(decode(image.png)) for image in request.images])
+
     def _shapes(self, request: ShapesRequest) -> ShapesReply:
         """Shapes moved where the first pixel is more than 30 brighter; without `judges`, nothing can be said."""
         self._called("shapes")
@@ -312,6 +329,18 @@ class SmallServices:
     def _structure(self, request: StructureRequest) -> StructureReply:
         self._called("structure")
         return StructureReply(agreements=[1.0] * len(request.images))
+
+
+def _regions(image: Pixels) -> list[PredictedBox]:
+    found = []
+    for channel, label in enumerate(DETECTED):
+        bright = (image[..., channel] > 150).astype(np.uint8)
+        count, _, stats, _ = cv2.connectedComponentsWithStats(bright, connectivity=8)
+        for x, y, width, height, area in stats[1:count].tolist():
+            if area >= 9:
+                score = area / (width * height)
+                found.append(PredictedBox(box=(x, y, x + width, y + height), label=label, score=score))
+    return found
 
 
 def create_app() -> FastAPI:

@@ -1,4 +1,4 @@
-"""Write a road test set for segmentation jobs: pictures, masks of the same stem, the palette and a manifest.
+"""Write a road test set for segmentation and detection jobs: pictures, masks of the same stem, boxes as COCO JSON.
 
     python -m tinyworld.roads.demo --count 24 --out DIR
 
@@ -6,19 +6,21 @@
 
 `images/0001.png` is a picture, `masks/0001.png` its class mask (indexed PNG; `--rgb` for masks in colours), read
 by `classes.json`, which is the value of `masks` in a job's spec. `instances/0001.png` has the numbers of vehicles and
-pedestrians (0: none), `scenes.csv` every factor. Geometry seeds nothing was trained on; the same arguments always write
-the same bytes.
+pedestrians (0: none), `annotations.json` their boxes, `scenes.csv` every factor. Geometry seeds nothing was trained on;
+the same arguments always write the same bytes.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import json
 from itertools import chain
 from pathlib import Path
 
 from PIL import Image
 
+from shared.media.box_formats import BoxedImage, BoxSet, boxes_of_instances, write_coco
 from shared.schemas.masks import MaskClass, MaskSpec
 from tinyworld.roads.own_distribution import own_distribution
 from tinyworld.roads.render import render
@@ -48,14 +50,18 @@ def write_demo(folder: Path, scenes: list[Scene], *, width: int = 128, height: i
     """Write images and masks of scenes into `folder`; returns it."""
     for name in ("images", "masks", "instances"):
         (folder / name).mkdir(parents=True, exist_ok=True)
+    boxed = []
     for number, scene in enumerate(scenes, 1):
         rendering, name = render(scene, width, height), f"{number:04}.png"
+        boxes = boxes_of_instances(rendering.instances, rendering.instance_classes)
+        boxed.append(BoxedImage(name, boxes, (width, height)))
         Image.fromarray(rendering.image).save(folder / "images" / name)
         mask = Image.fromarray(rendering.classes)
         mask.putpalette(list(chain(*PALETTE)))
         (mask.convert("RGB") if rgb else mask).save(folder / "masks" / name)
         Image.fromarray(rendering.instances).save(folder / "instances" / name)
     (folder / "classes.json").write_text(mask_spec(rgb=rgb).model_dump_json(indent=1, exclude_none=True) + "\n")
+    (folder / "annotations.json").write_text(json.dumps(write_coco(BoxSet(tuple(boxed), THINGS)), indent=1) + "\n")
     with (folder / "scenes.csv").open("w", newline="") as file:
         table = csv.writer(file)
         table.writerow(("file", *FACTOR_VALUES))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from evaluator_service.models_under_test.kinds import classification, segmentation
+from evaluator_service.models_under_test.kinds import classification, detection, segmentation
 from evaluator_service.models_under_test.kinds.model_kind import Answer, LoadedModel, ModelKind
 from shared.schemas.base import Kind
 
 KINDS: Mapping[Kind, ModelKind[Any]] = {
-    kind.name: kind for kind in (classification.CLASSIFICATION, segmentation.SEGMENTATION)
+    kind.name: kind for kind in (classification.CLASSIFICATION, segmentation.SEGMENTATION, detection.DETECTION)
 }
 
 __all__ = ["KINDS", "Answer", "LoadedModel", "ModelKind"]

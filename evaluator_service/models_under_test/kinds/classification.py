@@ -6,7 +6,7 @@ In Hub layout they are transformers' (ResNet, ViT, ConvNeXT, ..., and timm's if 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,9 +17,9 @@ from pydantic import BaseModel, ValidationError
 from transformers import AutoModelForImageClassification
 
 from evaluator_service.models_under_test.hub import load_hub_model, own_names
-from evaluator_service.models_under_test.kinds.model_kind import Answer, ModelKind, ReadArray
-from evaluator_service.models_under_test.onnx_file import OnnxFile, trial_images
-from evaluator_service.models_under_test.outputs import ClassNames, NamedOutputs, output_of, softmax
+from evaluator_service.models_under_test.kinds.model_kind import Answer, LoadedModel, ModelKind, ReadArray
+from evaluator_service.models_under_test.onnx_file import OnnxFile, output_name, trial_images
+from evaluator_service.models_under_test.outputs import ClassNames, NamedOutputs, output_of, refuse_dependence, softmax
 from evaluator_service.models_under_test.preprocessing import processors
 from evaluator_service.models_under_test.trainable import Opener, Trainable, TrainingExample, opened_chunks
 from shared.media.images import Pixels
@@ -76,8 +76,9 @@ class OnnxClassifier:
     def __init__(self, folder: Path, description: ModelDescription, *, device: str) -> None:
         """Check and load `model.onnx` of a folder. Raises InvalidInput, and what onnxruntime raises."""
         self._file = OnnxFile(folder, description, ("pictures", "classes"), device)
-        rows = np.concatenate([self._file.sample, self._file.rows(trial_images())])
+        rows = self._file.rows(trial_images())
         self._output = output_of(rows, description.output, self._file.last_operator)
+        refuse_dependence(self._file.sample[0], rows[0])
         self._outputs = NamedOutputs(rows.shape[1], self._file.names(), description.classes)
         self.classes = self._outputs.classes
 
@@ -122,7 +123,7 @@ def refuse_other_rows(rows: NDArray[np.float64], images: int, classes: int) -> N
         raise InvalidInput('the model returned rows that are not probabilities; set output="logits"')
 
 
-def _examine(answers: Sequence[Answer]) -> None:
+def _examine(model: LoadedModel, images: Sequence[Pixels], answers: Sequence[Answer]) -> None:
     rows = np.stack(answers)
     if not np.allclose(rows.sum(axis=1), 1, atol=SUM_TOLERANCE) or rows.min() < -1e-6:
         raise InvalidInput('the outputs of the model are not probabilities; set "output": "logits"')
@@ -136,18 +137,32 @@ def _most_bytes(images: Sequence[bytes], classes: int) -> int:
     return _HEAD_BYTES + _NUMBER_BYTES * len(images) * classes
 
 
-def _parse(body: bytes, images: Sequence[bytes], classes: int) -> list[Answer]:
+def _parse(body: bytes, images: Sequence[bytes], classes: Sequence[str]) -> list[Answer]:
     try:
         rows = _Rows.model_validate_json(body).probabilities
     except ValidationError as error:
         raise ValueError('did not return {"probabilities": [[...]]}') from error
-    if len(rows) != len(images) or any(len(row) != classes for row in rows):
-        raise ValueError(f"must return {len(images)} rows of {classes} probabilities")
+    if len(rows) != len(images) or any(len(row) != len(classes) for row in rows):
+        raise ValueError(f"must return {len(images)} rows of {len(classes)} probabilities")
     array = np.array(rows)
     summed = np.isfinite(array).all() and (array >= 0).all() and np.allclose(array.sum(1), 1, atol=SUM_TOLERANCE)
     if not summed:
         raise ValueError("returned rows that are not probabilities (each row must sum to 1)")
     return list(array)
+
+
+def _from_tensors(
+    tensors: Mapping[str, Answer], images: Sequence[Pixels], description: ModelDescription
+) -> list[Answer]:
+    rows = tensors[output_name(tensors)].astype(np.float64)
+    classes = len(description.classes or [])
+    if rows.shape != (len(images), classes):
+        raise ValueError(f"returned shape {rows.shape} for {len(images)} images of {classes} classes")
+    if description.output not in ("logits", "probabilities"):
+        raise ValueError("needs `output` in its table: logits or probabilities")
+    rows = softmax(rows) if description.output == "logits" else rows
+    refuse_other_rows(rows, len(images), classes)
+    return list(rows)
 
 
 def _receive(images: Sequence[Pixels], classes: int, read: ReadArray) -> list[Answer]:
@@ -167,6 +182,7 @@ CLASSIFICATION = ModelKind(
     examine=_examine,
     most_bytes=_most_bytes,
     parse=_parse,
+    from_tensors=_from_tensors,
     receive=_receive,
     reply=_reply,
     trainable=TrainableClassifier,

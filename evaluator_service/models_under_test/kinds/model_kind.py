@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from evaluator_service.models_under_test.trainable import Trainable
 from shared.media.images import Pixels
 from shared.schemas.base import Contract, Kind
+from shared.schemas.models import ModelDescription
 from shared.service.endpoints import Endpoint
 
 Answer = NDArray[Any]  # a model's output for one image
@@ -41,13 +42,15 @@ class ModelKind(Generic[Reply]):
     given the classes and an answer per image.
 
     A model is loaded from weights in Hub layout by `from_hub(weights, device=, classes=)`, from an ONNX file by
-    `from_onnx(folder, description, device=)`. `examine` raises InvalidInput for answers that no sound model gives.
+    `from_onnx(folder, description, device=)`. `examine(model, images, answers)` tries a new one: it raises InvalidInput
+    for answers that no sound model gives. A model has `least_classes` or more.
 
     A server answers some images (PNG) with up to `most_bytes(images, classes)` of JSON, which `parse(body, images,
-    classes)` reads; it raises ValueError with what is wrong. `receive(images, classes, read)` reads the answers of an
-    uploaded model from its process, which sends them one after another: their shapes follow from the images and the
-    number of classes. It raises ValueError for answers that are not those of this kind.
-    `trainable`: such a model for repairs.
+    classes)` reads; it raises ValueError with what is wrong. `from_tensors(tensors, images, description)` reads the
+    outputs of a server of tensors by their names, and raises ValueError and InvalidInput. `receive(images, classes,
+    read)` reads the answers of an uploaded model from its process, which sends them one after another: their shapes
+    follow from the images and the number of classes. It raises ValueError for answers that are not those of this kind.
+    `trainable`: such a model for repairs; None if there are none.
     """
 
     name: Kind
@@ -55,9 +58,11 @@ class ModelKind(Generic[Reply]):
     endpoint: Endpoint[Any, Reply]
     from_hub: Callable[..., LoadedModel]
     from_onnx: Callable[..., LoadedModel]
-    examine: Callable[[Sequence[Answer]], None]
+    examine: Callable[[LoadedModel, Sequence[Pixels], Sequence[Answer]], None]
     most_bytes: Callable[[Sequence[bytes], int], int]
-    parse: Callable[[bytes, Sequence[bytes], int], list[Answer]]
+    parse: Callable[[bytes, Sequence[bytes], Sequence[str]], list[Answer]]
+    from_tensors: Callable[[Mapping[str, Answer], Sequence[Pixels], ModelDescription], list[Answer]]
     receive: Callable[[Sequence[Pixels], int, ReadArray], list[Answer]]
     reply: Callable[[list[str], Sequence[Answer]], Reply]
-    trainable: type[Trainable]
+    trainable: type[Trainable] | None
+    least_classes: int = 2

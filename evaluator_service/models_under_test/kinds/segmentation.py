@@ -8,7 +8,7 @@ indices into its classes. A PNG is decoded only if its header has its image's si
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,9 +22,9 @@ from torch.nn.functional import interpolate
 from transformers import AutoModelForSemanticSegmentation
 
 from evaluator_service.models_under_test.hub import load_hub_model, own_names
-from evaluator_service.models_under_test.kinds.model_kind import Answer, ModelKind, ReadArray
-from evaluator_service.models_under_test.onnx_file import OnnxFile
-from evaluator_service.models_under_test.outputs import NOT_FINITE, ClassNames, NamedOutputs
+from evaluator_service.models_under_test.kinds.model_kind import Answer, LoadedModel, ModelKind, ReadArray
+from evaluator_service.models_under_test.onnx_file import OnnxFile, output_name, trial_images
+from evaluator_service.models_under_test.outputs import NOT_FINITE, ClassNames, NamedOutputs, refuse_dependence
 from evaluator_service.models_under_test.preprocessing import processors
 from evaluator_service.models_under_test.trainable import IGNORED, Opener, Trainable, TrainingExample, opened_chunks
 from shared.chunks import chunks
@@ -84,6 +84,7 @@ class OnnxSegmenter:
         self._file = OnnxFile(folder, description, ("pictures", "classes", "height", "width"), device, whole=True)
         outputs = self._file.sample.shape[1]
         _refuse_many(outputs)
+        refuse_dependence(self._file.sample[0], self._file.rows(trial_images()[:2])[0])
         self._outputs = NamedOutputs(outputs, self._file.names(), description.classes)
         self.classes = self._outputs.classes
 
@@ -179,7 +180,7 @@ def _mask(example: TrainingExample) -> Pixels:
     return example.mask
 
 
-def _examine(answers: Sequence[Answer]) -> None:
+def _examine(model: LoadedModel, images: Sequence[Pixels], answers: Sequence[Answer]) -> None:
     """A map that `run` made has the image's size and known classes."""
 
 
@@ -199,14 +200,14 @@ def _size(image: bytes) -> tuple[int, int]:
     return header.height, header.width
 
 
-def _parse(body: bytes, images: Sequence[bytes], classes: int) -> list[Answer]:
+def _parse(body: bytes, images: Sequence[bytes], classes: Sequence[str]) -> list[Answer]:
     try:
         maps = _Maps.model_validate_json(body).maps
     except ValidationError as error:
         raise ValueError('did not return {"maps": [...]} of base64 PNGs, or of rows of integers') from error
     if len(maps) != len(images):
         raise ValueError(f"returned {len(maps)} maps for {len(images)} images; it must return one map per image")
-    return [_parse_map(encoded, *_size(image), classes) for encoded, image in zip(maps, images, strict=True)]
+    return [_parse_map(encoded, *_size(image), len(classes)) for encoded, image in zip(maps, images, strict=True)]
 
 
 def _parse_map(encoded: str | list[list[int]], height: int, width: int, classes: int) -> Pixels:
@@ -237,6 +238,18 @@ def _decode(text: str, height: int, width: int) -> Pixels:
     return decode(data, "L")
 
 
+def _from_tensors(
+    tensors: Mapping[str, Answer], images: Sequence[Pixels], description: ModelDescription
+) -> list[Answer]:
+    logits = tensors[output_name(tensors)]
+    classes = len(description.classes or [])
+    if logits.ndim != 4 or logits.shape[:2] != (len(images), classes):
+        raise ValueError(f"returned shape {logits.shape}; it must be {len(images)} × {classes} × height × width")
+    if description.preprocessing is not None and description.preprocessing.fit != "stretch":
+        raise ValueError('needs the whole image; set fit = "stretch" in its preprocessing')
+    return [*_label_maps(torch.from_numpy(logits.astype(np.float32)), images, np.arange(classes))]
+
+
 def _receive(images: Sequence[Pixels], classes: int, read: ReadArray) -> list[Answer]:
     maps = [read(image.shape[:2], np.uint8) for image in images]
     if any(int(array.max(initial=0)) >= classes for array in maps):
@@ -257,6 +270,7 @@ SEGMENTATION = ModelKind(
     examine=_examine,
     most_bytes=_most_bytes,
     parse=_parse,
+    from_tensors=_from_tensors,
     receive=_receive,
     reply=_reply,
     trainable=TrainableSegmenter,

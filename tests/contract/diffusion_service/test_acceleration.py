@@ -184,21 +184,27 @@ def test_what_rounds_differently_is_part_of_the_revision() -> None:
 
 
 @pytest.mark.parametrize(
-    ("chosen", "device", "overflows", "expected"),
+    ("chosen", "weights", "device", "overflows", "expected"),
     [
-        ("auto", "cpu", False, torch.float32),
-        ("auto", "cuda:0", False, torch.float16),
-        ("auto", "cuda:0", True, torch.float32),
-        ("bfloat16", "cuda:0", True, torch.bfloat16),
-        ("float16", "cuda:0", True, torch.float32),
-        ("float32", "cuda:0", False, torch.float32),
+        ("auto", torch.bfloat16, "cpu", False, torch.float32),
+        ("auto", torch.float16, "cuda:0", False, torch.float16),
+        ("auto", torch.float16, "cuda:0", True, torch.float32),
+        ("auto", torch.bfloat16, "cuda:0", True, torch.bfloat16),
+        ("bfloat16", torch.float16, "cuda:0", True, torch.bfloat16),
+        ("float16", torch.float16, "cuda:0", True, torch.float32),
+        ("float32", torch.float16, "cuda:0", False, torch.float32),
     ],
 )
 def test_an_autoencoder_that_overflows_is_never_in_float16(
-    chosen: DtypeChoice, device: str, overflows: bool, expected: torch.dtype, caplog: pytest.LogCaptureFixture
+    chosen: DtypeChoice,
+    weights: torch.dtype,
+    device: str,
+    overflows: bool,
+    expected: torch.dtype,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     options = replace(OFF, vae_dtype=chosen)
-    assert options.coder_dtype(torch.float16, device, overflows) == expected
+    assert options.coder_dtype(weights, device, overflows) == expected
     ignored = chosen == "float16" and overflows
     assert ("vae_dtype=float16" in caplog.text) == ignored
 

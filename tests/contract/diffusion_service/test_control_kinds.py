@@ -151,6 +151,20 @@ def test_a_region_cuts_a_control_image_which_is_made_once(editor: ControlNetEdit
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("region", ["full", "structure", "object"])
+def test_the_models_thread_finds_filtered_edges_and_fitted_prompts_ready(editor: ControlNetEditor, region: str) -> None:
+    key = BatchKey(64, 64, 1, 1.0, (strength("canny"), strength("soft_edges")))
+    rendering = Rendering.model_validate({"prompt": f"A red car, {region}.", "seed": 3, "region": region})
+    items = [RenderItem(source(), rendering, "grey")]
+    editor.images.image.cache_clear()
+    editor.prepare(key, items)
+    caches = editor.images.filtered, editor._weights.prompts.fit
+    misses = [cache.cache_info().misses for cache in caches]
+    (outcome,) = editor.render(key, items)
+    assert isinstance(outcome, Rendered), outcome
+    assert [cache.cache_info().misses for cache in caches] == misses
+
+
 def test_a_control_image_is_made_once(editor: ControlNetEditor) -> None:
     for _ in range(3):
         rendered(editor, *(strength(kind) for kind in KINDS))

@@ -8,9 +8,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
 
+import gguf
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 
 from diffusion_service.editors import pipelines
@@ -18,7 +20,7 @@ from diffusion_service.editors.pipelines import PIPELINES, WORKSPACE, PipelineEd
 from diffusion_service.instruct import PipelineEngine
 from shared.media.images import Pixels, encode
 from shared.problems import InvalidInput
-from shared.profiles.instruct import INPAINTING, InstructPipeline, PipelineName
+from shared.profiles.instruct import INPAINTING, GgufTransformer, InstructPipeline, PipelineName
 from shared.profiles.unets import MergedLora
 from shared.profiles.weights import Weights
 from shared.schemas.base import ImagePayload
@@ -225,7 +227,11 @@ def test_a_lora_and_options_of_the_scheduler_change_the_edit(folder: Path, name:
     loras = folder / f"loras-{name}"
     loras.mkdir()
     key = f"transformer.{LORAS[name]}"
-    save_file({f"{key}.lora_A.weight": down, f"{key}.lora_B.weight": up}, loras / "four-steps.safetensors")
+    state = {f"{key}.lora_A.weight": down, f"{key}.lora_B.weight": up}
+    if name == "QwenImageEditPlusPipeline":  # the layout of Lightning's file
+        state = {f"{LORAS[name]}.lora_{part}.weight": one for part, one in (("down", down), ("up", up))}
+        state[f"{LORAS[name]}.alpha"] = torch.tensor(2.0)
+    save_file(state, loras / "four-steps.safetensors")
     save_file({"transformer.blocks.9.lora_A.weight": down}, loras / "other.safetensors")
     lora = MergedLora(path=loras, file="four-steps.safetensors", licence="none", gigabytes=0.1, scale=0.5)
     changed = plain.model_copy(update={"loras": [lora], "scheduler_options": {"shift": 3.0}})
@@ -240,3 +246,39 @@ def test_a_lora_and_options_of_the_scheduler_change_the_edit(folder: Path, name:
     unknown = plain.model_copy(update={"scheduler_options": {"shifts": 3.0}})
     with pytest.raises(ValueError, match="has no option shifts; it has"):
         pipelines.load_pipeline(unknown, "cpu")
+
+
+def test_a_transformer_of_a_gguf_file_edits_nearly_as_the_pipelines_own(folder: Path) -> None:
+    name: PipelineName = "QwenImageEditPlusPipeline"
+    plain = profile_of(folder, name)
+    torch.manual_seed(3)
+    writer = gguf.GGUFWriter(folder / "transformer.gguf", "qwen_image")
+    for key, value in pipelines.load_pipeline(plain, "cpu").transformer.state_dict().items():
+        kind = gguf.GGMLQuantizationType.Q8_0
+        large = value.ndim == 2 and value.shape[1] % 32 == 0
+        writer.add_tensor(
+            key,
+            gguf.quants.quantize(value.numpy(), kind) if large else value.numpy(),
+            raw_dtype=kind if large else None,
+        )
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    file = GgufTransformer(path=folder, file="transformer.gguf", licence="none", gigabytes=0.01)
+    profile = plain.model_copy(update={"transformer": file})
+    transformer = pipelines.load_pipeline(profile, "cpu").transformer
+    assert torch.uint8 in {parameter.dtype for parameter in transformer.parameters()}, "it is kept quantised"
+    expected, quantised = (edited(PipelineEditor(one, "cpu"), item(name)) for one in (plain, profile))
+    assert 0 < difference(expected.image, quantised.image).mean() < 10
+
+
+def test_a_quantised_file_takes_no_loras(folder: Path) -> None:
+    file = {"path": "x", "licence": "none", "gigabytes": 0.1}
+    with pytest.raises(ValidationError, match="GGUF"):
+        profile_of(
+            folder,
+            "QwenImageEditPlusPipeline",
+            transformer=file | {"file": "a.gguf"},
+            loras=[file | {"file": "a.safetensors"}],
+        )

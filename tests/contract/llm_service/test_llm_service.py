@@ -64,6 +64,20 @@ def test_every_reply_satisfies_its_schema(profile: Path) -> None:
         assert reply.completion_tokens > 0
 
 
+def test_the_smallest_nucleus_is_the_most_probable_token(profile: Path) -> None:
+    greedy, sampled = (generate_request("A bus.", seed=3, temperature=temperature) for temperature in (0.0, 1.5))
+    narrow = sampled.model_copy(update={"top_p": 1e-6})
+    assert "top_p" not in sampled.model_dump(), "calls recorded before it existed keep their keys"
+    assert GenerateRequest.model_validate_json(narrow.model_dump_json()) == narrow
+
+    async def main() -> list[GenerateReply]:
+        async with serving(create_app(settings(profile, deterministic=True))) as client:
+            return [await call(client, Services.generate, request) for request in (greedy, sampled, narrow)]
+
+    expected, other, reply = asyncio.run(main())
+    assert reply == expected != other
+
+
 def test_deterministic_replies_are_the_same_alone_and_in_company(profile: Path) -> None:
     async def main() -> None:
         async with serving(create_app(settings(profile, deterministic=True, max_batch=3))) as client:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
+import weakref
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -231,6 +233,24 @@ def test_bodies_are_bounded_while_they_stream(url: str) -> None:
     assert chunks[0] < 2 * MAX_MESSAGE_BYTES / 1_000_000
     declared = HTTP.post(f"{url}/v1/squares", content=b"x" * (MAX_MESSAGE_BYTES + 1))
     assert declared.status_code == 413
+
+
+def test_a_stopped_service_lets_go_of_its_model() -> None:
+    """Libraries hold apps for as long as the process lives: each `contrafact.test` kept the models of all before it."""
+    models: list[weakref.ref[Squares]] = []
+
+    def load(make_batcher: MakeBatcher) -> Squares:
+        model = Squares()
+        models.append(weakref.ref(model))
+        return model.load(make_batcher)
+
+    app = square_service(load, ServiceSettings())
+    with listening(app) as url:
+        ready(url)
+        assert ask(url, 3).json()["square"] == 9
+    gc.collect()
+    assert [model() for model in models] == [None]
+    assert app.routes  # it is still there
 
 
 def test_stopping_finishes_what_waits(squares: Squares) -> None:

@@ -47,6 +47,7 @@ def profile(tmp_path: Path) -> Path:
     for repository, folder in FOLDERS.items():
         text = text.replace(f'path = "tinyworld/weights/{folder}"\n', f'hub = "{repository}"\nrevision = "{COMMIT}"\n')
     assert "path =" not in text
+    text = text.replace('statistics = "tinyworld/', f'statistics = "{REPOSITORY}/tinyworld/')  # lies beside a profile
     path = tmp_path / "hub.toml"
     path.write_text(text, encoding="utf-8")
     return path

@@ -97,7 +97,7 @@ def never_ending_on_white() -> dict[str, bytes]:
             ["bright"],
             ["late_or_not"],
             then_branch=branch("then", _endless(), "late"),
-            else_branch=branch("else", [helper.make_node("Identity", ["mean"], ["soon"])], "soon"),
+            else_branch=branch("else", [helper.make_node("Identity", ["limit"], ["soon"])], "soon"),
         ),
         helper.make_node("ReduceMean", ["pixels"], ["means"], axes=[2, 3], keepdims=0),
         helper.make_node("Add", ["means", "late_or_not"], ["logits"]),

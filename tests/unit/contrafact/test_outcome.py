@@ -11,6 +11,7 @@ import pytest
 
 from contrafact.outcome import Outcome
 from shared.schemas.effects import Cell, CellEffect
+from shared.schemas.metrics import OriginalsCheck
 from shared.schemas.results import JobResults, ModelResults
 from tests.support.counterfactual_views import counterfactual_view
 
@@ -55,6 +56,14 @@ def test_findings_are_cells_that_stand_out(outcome: Outcome) -> None:
     (finding,) = outcome.findings
     assert (finding.model, finding.method, finding.effect.cell.value) == ("<model>", "dillema", "night")
     assert str(finding) == "fails at night"
+
+
+def test_what_is_to_be_said_of_the_originals_is_said(outcome: Outcome) -> None:
+    rate = {"value": 0.7, "count": 7, "n": 10, "low": 0.4, "high": 0.9}
+    check = OriginalsCheck.model_validate({"right": rate, "standing": "open", "sentence": "Check its classes."})
+    results = [outcome.metrics.results[0].model_copy(update={"originals": check})]
+    hinted = replace(outcome, metrics=outcome.metrics.model_copy(update={"results": results}))
+    assert "`<model>`: Check its classes." in repr(hinted)
 
 
 def test_a_drop_without_a_test_is_in_the_verdict(outcome: Outcome) -> None:

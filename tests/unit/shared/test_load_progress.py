@@ -6,7 +6,7 @@ import pytest
 
 from shared.profiles.profile import load_profile, shipped_profiles
 from shared.profiles.weights import Section, Weights
-from shared.service.load_progress import WAITING, WARM_UP, LoadProgress, expect, reading, sets_of_weights
+from shared.service.load_progress import WAITING, WARM_UP, LoadProgress, expect, preparing, reading, sets_of_weights
 
 
 class Pair(Section):
@@ -40,10 +40,12 @@ def test_sets_read_while_another_is_read_belong_to_it() -> None:
         assert (progress.state().gigabytes_loaded, progress.state().gigabytes_total) == (1, 4)
         with pytest.raises(OSError, match="no such file"), reading(PAIR.base):
             raise OSError("no such file")
+        with preparing("a first rendering"):
+            assert progress.state().sentence.endswith("; now a first rendering")
     assert progress.state().loading == WARM_UP
 
 
 def test_loaders_outside_of_a_service_report_to_nobody() -> None:
     expect(PAIR)
-    with reading(PAIR.base):
+    with reading(PAIR.base), preparing("a first rendering"):
         pass

@@ -23,6 +23,8 @@ BUS = "A red bus by a lake."
         f"Here is the caption: {BUS}",
         f"Sure! Here's a one-sentence caption for the image:\n\n“{BUS}”",
         f"Caption: {BUS}",
+        f"**Caption:** {BUS}",
+        f"assistant\n{BUS}",
         f"\n {BUS}\n",
     ],
 )
@@ -39,6 +41,8 @@ def test_known_wrappers_are_taken_off_a_caption(reply: str) -> None:
         'a "bus" and a "tram"',
         "I can't believe it's not butter is written on a tub",
         "As an AI assistant robot waves, people walk by",
+        "No image of a bus is on the poster",
+        "I don't see a bus",
     ],
 )
 def test_a_caption_that_only_resembles_a_wrapper_stays(caption: str) -> None:
@@ -57,6 +61,11 @@ def test_a_caption_that_only_resembles_a_wrapper_stays(caption: str) -> None:
         "I'm not able to see the image.",
         "I apologize, but there is no image.",
         "Unable to process the image.",
+        "I don't see any image. Please attach one.",
+        "It looks like no image was provided.",
+        "The image could not be loaded.",
+        "Please upload an image.",
+        "As a language model, I see nothing.",
         "[THINK]Is it a bus?[/THINK]a bus",
         "<answer>a bus</answer>",
         '{"caption": "a bus"}',

@@ -170,7 +170,16 @@ def test_a_manifest_is_read_beside_the_files_that_a_mac_adds() -> None:
     assert [row.label for row in label_images(test_set, ["set/a.png"], ())] == ["bus"]
 
 
-@pytest.mark.parametrize("folders", [("s/images", "s/masks"), ("s", "s/masks"), ("JPEGImages", "SegmentationClass")])
+@pytest.mark.parametrize(
+    "folders",
+    [
+        ("s/images", "s/masks"),
+        ("s", "s/masks"),
+        ("JPEGImages", "SegmentationClass"),
+        ("images/val", "annotations/val"),
+        ("img", "gt"),
+    ],
+)
 def test_images_and_masks_are_not_two_classes(folders: tuple[str, str]) -> None:
     with pytest.raises(InvalidInput, match="what the masks mean"):
         labelled([f"{folder}/1.png" for folder in folders])

@@ -13,7 +13,7 @@ from tests.support.figures import effect
 
 @pytest.mark.parametrize(
     ("factor", "value", "words"),
-    [("weather", "night", "with weather changed to night"), ("other", "fog 5", "with the image changed to fog 5")],
+    [("weather", "night", "at night"), ("other", "fog 5", "with the image changed to fog 5")],
 )
 def test_a_change_without_a_factor_is_one_of_the_image(factor: Factor, value: str, words: str) -> None:
     assert change_in_words(Cell(label="bus", factor=factor, value=value, direction="to")) == words
@@ -40,17 +40,17 @@ def test_an_unsettled_verdict_counts_the_cells_without_a_test() -> None:
     drop, held = effect("night", -100, sources=1), effect("fog", 0, sources=3)
     verdict = ModelVerdict("not settled", [], [effect("snow", 0)], [drop, held], [drop])
     assert not_settled_sentence(verdict) == (
-        "Not settled: `bus` with weather changed to night: −100 points on 1 image; about 9 more images of `bus` that "
+        "Not settled: `bus` at night: −100 points on 1 image; about 9 more images of `bus` that "
         "get this change would settle an effect of this size. 2 of 3 cells have too few images to test, 1 of them with "
         "a drop beyond 5 points."
     )
-    assert not_settled_sentence(ModelVerdict("no weakness", [], [], [], [])) == ""
+    assert not_settled_sentence(ModelVerdict("bounded", [], [], [], [])) == ""
 
 
 def test_an_unsettled_verdict_names_the_drop_of_a_tested_cell() -> None:
     lost, still = effect("night", -50, sources=16).model_copy(update={"images_needed": 22}), effect("snow", 0)
     assert not_settled_sentence(ModelVerdict("not settled", [], [lost, still], [], [lost])) == (
-        "Not settled: `bus` with weather changed to night: −50 points on 16 images, 95 % interval −90 to −30, not "
+        "Not settled: `bus` at night: −50 points on 16 images, 95 % interval −90 to −30, not "
         "significant; about 6 more images of `bus` that get this change would settle an effect of this size. 1 of 2 "
         "tested cells dropped, not significant."
     )

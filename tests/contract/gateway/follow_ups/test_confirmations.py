@@ -92,7 +92,7 @@ def test_a_weakness_is_tested_again_and_says_how_it_went(
     assert isinstance(at_night.confirmation, Confirmation)
     assert (at_night.confirmation.verdict, at_night.confirmation.job) == (verdict, job["id"])
     assert at_night.confirmation.sources == min(images, job["images"])
-    assert "`shifts`" in at_night.sentence
+    assert "`shifts`" in at_night.details
 
 
 @pytest.mark.slow
@@ -156,7 +156,7 @@ def test_findings_that_are_not_tested_again_are_named_with_the_reason(gateway: G
         assert effect.confirmation is not None
         assert (effect.confirmation.verdict == "not tested again") == (effect.cell.direction == "from")
         assert bool(effect.confirmation.reason) == (effect.cell.direction == "from")
-        assert effect.confirmation.reason in effect.sentence
+        assert effect.confirmation.reason in effect.details
 
 
 def test_a_change_that_the_other_editor_cannot_make_is_not_tested_again() -> None:

@@ -51,7 +51,7 @@ def test_known_errors_of_the_checks_enter_the_figures_and_the_page(tmp_path: Pat
     (finding,) = results.results[0].findings
     assert finding.among_valid is not None
     assert finding.among_valid.stands
-    assert "which leaves" in finding.sentence
+    assert "which leaves" in finding.details
     page = store.get("reports/drawn/report.html").decode()
     assert "measured on <b>tinyworld</b>" in page
     assert "uncalibrated" not in page

@@ -92,7 +92,7 @@ def test_the_gate_writes_files_for_ci(
     assert (suite.get("name"), suite.get("failures"), suite.get("errors")) == ("street", "2", "0")
     failures = {case.get("name"): case.find("failure") for case in suite.iter("testcase")}
     assert [failure.text for failure in failures.values() if failure is not None] == breaches
-    assert failures["bus, weather to night"] is not None
+    assert failures["bus, time of day to night"] is not None
     assert failures["originals"] is None
     page = markdown.read_text()
     assert runs["m2"] in page

@@ -6,6 +6,7 @@ import pytest
 
 from gateway.operations.doctor import (
     gigabytes,
+    host_memory,
     memory,
     needed_weights,
     service_faults,
@@ -107,3 +108,15 @@ def test_merged_loras_take_no_memory() -> None:
 
 def replace_gpu(gpu: GpuInfo, **changes: object) -> GpuInfo:
     return gpu.model_copy(update=changes)
+
+
+@pytest.mark.parametrize(("limit", "fits"), [(17.0, False), (42.9, True)])
+def test_what_a_pipeline_offloads_must_fit_into_its_containers_memory(limit: float, fits: bool) -> None:
+    service = info("diffusion_service", host_gigabytes=limit)
+    ((answer, sentence),) = host_memory({"diffusion_service": service}, load_profile("modern-24gb"))
+    assert answer == fits
+    assert "18.0 GB" in sentence
+    assert ("DIFFUSION_MEMORY" in sentence) != fits
+    assert not [*host_memory({"diffusion_service": service}, load_profile("paper"))], "it offloads nothing"
+    unlimited = service.model_copy(update={"host_gigabytes": None})
+    assert not [*host_memory({"diffusion_service": unlimited}, load_profile("modern-24gb"))]

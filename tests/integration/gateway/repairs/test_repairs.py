@@ -16,7 +16,7 @@ from evaluator_service.models_under_test.kinds.classification import TrainableCl
 from evaluator_service.repair_worker import Trainer
 from gateway.database.sessions import Sessions, database_now, migrate, open_engine, open_sessions
 from gateway.database.tables import LOCAL_OWNER, Repair
-from gateway.repairs.dispatch import check_repairs, revoke_leases
+from gateway.repairs.dispatch import MAX_DEATHS, check_repairs, record_deaths, revoke_leases
 from gateway.repairs.orders import load as load_rows
 from gateway.repairs.orders import order_of
 from gateway.settings import Settings
@@ -183,6 +183,27 @@ def test_a_message_may_wait_in_line_and_a_new_start_gives_out_anew(site: Site) -
     (third,) = site.look()
     assert len({first.token, second.token, third.token}) == 3
     assert site.row("aa").lost == 0
+
+
+def test_a_repair_in_which_the_whole_process_dies_is_not_begun_for_ever(site: Site) -> None:
+    """An embedded system that a repair killed gave it out anew at each start."""
+    for repair in ("aa", "bb"):
+        site.add(repair)
+    for death in range(MAX_DEATHS):
+        begun, _waiting = site.look()
+        heartbeat = Heartbeat(beat=1, done=4, total=128, arm="repaired")
+        site.trainer_writes(begun, "progress.json", heartbeat.model_dump_json())
+        if death == 0:
+            site.look()  # its progress was heard; an orderly stop is no death
+            with site.sessions.begin() as session:
+                revoke_leases(session)
+            begun, _waiting = site.look()
+            site.trainer_writes(begun, "progress.json", heartbeat.model_dump_json())
+        with site.sessions.begin() as session:
+            record_deaths(session, site.store)
+    assert [lease.repair for lease in site.look()] == ["bb"]
+    assert (site.row("aa").state, site.row("bb").lost) == ("failed", 0)
+    assert "memory" in site.row("aa").failure
 
 
 def test_a_repair_that_cannot_be_processed_fails_and_the_others_continue(site: Site) -> None:

@@ -52,5 +52,5 @@ def test_a_weakness_is_suspect_if_the_reference_models_share_it(
     assert finding.panel is not None
     assert (finding.panel.references, finding.panel.suspect) == (["sound"], same_weakness)
     assert finding.panel.failing == (["sound"] if same_weakness else [])
-    assert ("suspect" in finding.sentence) == same_weakness
+    assert ("suspect" in finding.details) == same_weakness
     assert ("suspect" in page) == same_weakness

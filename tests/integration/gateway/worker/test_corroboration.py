@@ -81,7 +81,7 @@ def test_own_images_with_the_value_stand_beside_the_finding(site: Site, services
     assert difference < -0.4
     assert corroboration.interval is not None
     assert corroboration.interval.high < 0
-    assert "own images" in finding.sentence
+    assert "own images" in finding.details
     probabilities = [image.probability for image in corroboration.images]
     assert probabilities == sorted(probabilities, reverse=True)
     page = site.store.get("reports/page.html").decode()
@@ -165,7 +165,7 @@ def test_a_large_class_is_sampled_and_the_result_says_of_how_many(site: Site, se
     results = build_with(site, partial(corroborate, site.sessions, site.store, services, most=10))
     finding, corroboration = night_buses(results)
     assert (corroboration.showing.n + corroboration.rest.n, corroboration.sampled_of) == (10, 28)
-    assert "10 of 28" in finding.sentence
+    assert "10 of 28" in finding.details
     assert site.recorded_calls() == 1 + 10
     with site.sessions() as session:
         buses = select(SourceImage.id).where(SourceImage.ground_truth == "bus").order_by(SourceImage.digest).limit(10)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 
 from gateway.auth.keys import create_key
 from gateway.database.sessions import Sessions
+from gateway.operations.housekeeping import Graces, run_housekeeping
 from gateway.queue.celery_tasks import wake_worker
 from gateway.settings import Settings
 from shared.media.storage import DirectoryStore
@@ -64,9 +67,12 @@ def test_another_worker_takes_over_from_a_killed_one(sessions: Sessions, databas
 
 @contextmanager
 def deployment(
-    database_url: str, services: str, folder: Path, key: str
+    database_url: str, services: str, folder: Path, key: str, *more: str
 ) -> Iterator[tuple[Program, Program, httpx.Client, str]]:
-    """A gateway, a worker and a Redis that may be killed: Redis, worker, a client with the key, where metrics are."""
+    """A gateway, a worker and a Redis that may be killed: Redis, worker, a client with the key, where metrics are.
+
+    `more`: the addresses of further gateways on the same database and store.
+    """
     broker, port, url = redis(folder), free_port(), f"http://127.0.0.1:{free_port()}"
     settings = {
         "CONTRAFACT_DATABASE_URL": database_url,
@@ -78,6 +84,10 @@ def deployment(
     }
     working = worker(folder, "worker", settings)
     programs = [broker, gateway(folder, url, {**settings, "CONTRAFACT_METRICS_PORT": str(port)}), working]
+    for number, other in enumerate(more):
+        place = folder / f"gateway {number}"
+        place.mkdir()
+        programs.append(gateway(place, other, settings))
     headers = {"Authorization": f"Bearer {key}"}
     try:
         for program in programs:
@@ -91,10 +101,11 @@ def deployment(
             program.kill()
 
 
-def post_job(client: httpx.Client) -> httpx.Response:
+def post_job(client: httpx.Client, key: str | None = None) -> httpx.Response:
     files = [("images", (f"{shade}.png", picture(shade, size=12), "image/png")) for shade in (40, 90)]
     spec = b'{"task": "name the vehicle", "models": ["m1"]}'
-    return client.post("/jobs", files=[*files, ("spec", ("", spec, "application/json"))])
+    headers = {} if key is None else {"Idempotency-Key": key}
+    return client.post("/jobs", files=[*files, ("spec", ("", spec, "application/json"))], headers=headers)
 
 
 def lost_messages(metrics: str) -> float:
@@ -143,3 +154,53 @@ def test_requests_are_taken_without_a_broker_and_done_when_it_is_back(
         broker.start()
         broker.wait()
         wait_for(lambda: is_done(job), seconds=300)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("database_url", ["postgres"], indirect=True)
+def test_two_gateways_work_on_one_database_and_store(sessions: Sessions, database_url: str, tmp_path: Path) -> None:
+    """Each takes the same jobs and images, and deletes what the other has just taken, while a worker works on them."""
+    other = f"http://127.0.0.1:{free_port()}"
+    with sessions.begin() as session:
+        key = create_key(session, "tester")
+    image = picture(7, size=12)
+    digest = hashlib.sha256(image).hexdigest()
+    with (
+        serve(SmallServices()) as services,
+        deployment(database_url, services, tmp_path, key, other) as (_, _, first, _),
+        httpx.Client(base_url=other, headers=first.headers, timeout=60, trust_env=False) as second,
+        ThreadPoolExecutor(2) as pool,
+    ):
+
+        def turns(here: httpx.Client, there: httpx.Client) -> tuple[list[str], list[str]]:
+            """The jobs that both gateways were sent under the same keys, and those of this one that are kept."""
+            same, kept = [], []
+            for turn in range(8):
+                same.append(post_job(here, f"same {turn}").raise_for_status().json()["id"])
+                here.put(f"/images/{digest}", content=image).raise_for_status()
+                assert there.get(f"/images/{digest}").content == here.get(f"/images/{digest}").content
+                own = post_job(here).raise_for_status().json()["id"]
+                assert there.get(f"/jobs/{own}").status_code == 200
+                if turn % 2:
+                    assert there.delete(f"/jobs/{own}").status_code == 204
+                    assert here.get(f"/jobs/{own}").status_code == 404
+                    assert here.delete(f"/jobs/{own}").status_code == 404
+                else:
+                    kept.append(own)
+            return same, kept
+
+        sides = [pool.submit(turns, first, second), pool.submit(turns, second, first)]
+        (same, kept), (same_there, kept_there) = (side.result() for side in sides)
+        assert same == same_there
+        jobs = {*same, *kept, *kept_there}
+        assert len(jobs) == 16
+        wait_for(lambda: all(second.get(f"/jobs/{job}").json()["state"] == "done" for job in jobs), 300)
+        for client in (first, second):
+            assert {job["id"] for job in client.get("/jobs?limit=100").json()["jobs"]} == jobs
+        run_housekeeping(sessions, DirectoryStore(tmp_path / "objects"), Graces(0, 0))
+        for job in jobs:
+            rows = second.get(f"/jobs/{job}/results").raise_for_status().json()["counterfactuals"]
+            assert rows
+            used = {row[name] for row in rows for name in ("image", "null_image") if row[name]}
+            used |= {row["source"]["image"] for row in rows}
+            assert all(first.get(f"/images/{name}").status_code == 200 for name in used)

@@ -247,6 +247,7 @@ def test_two_calls_never_share_recorded_predictions() -> None:
         (lambda images: by_arrays(images)[:1], "shape"),
         (lambda images: 1 / 0, "ZeroDivisionError"),
         (lambda images: ["grey"] * len(images), "grey"),
+        (lambda images: [[True, True]] * len(images), "not probabilities"),
         (lambda images: {"out": by_arrays(images)}, "a dict of 'out'"),
         (lambda images: (by_arrays(images), [0.5]), "a tuple that is no array"),
     ],

@@ -152,6 +152,7 @@ def test_what_an_onnx_file_returns_is_seen_and_never_contradicted(tmp_path: Path
         (ending_in("Softmax", then=("Mul", np.float32(100))), {}, "sum to 100 .*without the factor"),
         (ending_in("Identity", then=("Gather", np.array([0]))), {}, "one output"),
         (ending_in("Identity", then=("Pow", np.float32(0))), {}, "answers 1 for each class"),
+        (ending_in("LpNormalization", axis=0), {}, "beside another image"),
     ]
     for number, (data, description, words) in enumerate(refused):
         with pytest.raises(InvalidInput, match=words):

@@ -11,6 +11,7 @@ from gateway.analysis.certainty import (
     bootstrap_t,
     clustered_rate,
     images_needed,
+    loss_limit,
     mean_interval,
     p_beyond,
 )
@@ -164,3 +165,22 @@ def test_images_needed_grows_as_the_effect_shrinks_and_as_the_family_grows() -> 
     assert images_needed(of(np.zeros(5)), 0.05, 12, family=1) is None
     by_family = [images_needed(strong, 0.05, 12, family) or 0 for family in (10, 100, 1000)]
     assert by_family == sorted(set(by_family))
+
+
+def test_the_largest_limit_of_a_loss_covers_the_largest_loss_without_a_correction_for_many_cells() -> None:
+    """19 sound cells of 40 images beside one that loses 25 points on 20, in 2,000 tables."""
+    random, limits = np.random.default_rng(2), dict[bytes, float]()
+
+    def limit(correct: Floats) -> float:
+        key = np.sort(correct).tobytes()
+        if key not in limits:
+            cell = Differences(np.arange(len(correct)), correct, correct, len(correct), null_accuracy=0.9)
+            limits[key] = loss_limit(cell, 0.95, 1)
+        return limits[key]
+
+    covered = 0
+    for _ in range(2_000):
+        worst = -random.binomial(1, 0.25, 20).astype(float)
+        sound = random.choice([-1.0, 0.0, 1.0], (19, 40), p=[0.02, 0.96, 0.02])
+        covered += max(limit(worst), *map(limit, sound)) >= 0.25
+    assert covered / 2_000 >= 0.95

@@ -24,8 +24,7 @@ ROW = CellDifference(
 
 def test_a_difference_is_a_sentence() -> None:
     assert difference_sentence(ROW) == (
-        "`bus` with weather changed to night: −62 points against −3, difference −59, 95 % interval −80 to −33, "
-        "40 source images"
+        "`bus` at night: −62 points against −3, difference −59, 95 % interval −80 to −33, 40 source images"
     )
 
 
@@ -47,8 +46,8 @@ def test_cells_without_a_class_have_a_name() -> None:
     }
     assert names == {
         "all counterfactuals",
-        "all classes with weather changed to night",
-        "the whole image with weather changed to night",
+        "all classes at night",
+        "the whole image at night",
     }
 
 

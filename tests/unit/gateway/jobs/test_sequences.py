@@ -13,7 +13,6 @@ from gateway.jobs.sequences import (
     folders_suffice,
     look_like_sequences,
     may_be_one_sequence,
-    repeated_images,
 )
 
 CLASSES = ["bus", "car"]
@@ -27,8 +26,8 @@ PATTERNS = (
 )
 
 
-def image(name: str, *truths: str, group: str | None = None, digest: str = "") -> PlannedImage:
-    return PlannedImage(name, truths, group, None, digest or name)
+def image(name: str, *truths: str, group: str | None = None) -> PlannedImage:
+    return PlannedImage(name, truths, group, None)
 
 
 def images(names: Sequence[str]) -> list[PlannedImage]:
@@ -208,12 +207,3 @@ def test_folders_suffice_as_groups_if_each_class_has_twelve(
     assert folders_suffice(planned) is enough
     others = [image(f"car/{frame}.png", "car") for frame in range(30)]
     assert not folders_suffice([*planned, *others])
-
-
-def test_equal_files_are_counted_unless_they_share_a_group() -> None:
-    alone = [image(name, digest="same") for name in "abc"]
-    assert repeated_images(alone) == 2
-    assert repeated_images([image(name, group="drive", digest="same") for name in "abc"]) == 0
-    assert repeated_images([image("a", group="drive", digest="same"), *alone[:1]]) == 1
-    assert repeated_images([image("a", group="1", digest="same"), image("b", group="2", digest="same")]) == 1
-    assert repeated_images(images(["a", "b"])) == 0

@@ -13,10 +13,12 @@ from typing import get_args
 import numpy as np
 import pytest
 
+from gateway.database.columns import StoredSpec
 from gateway.kinds import KINDS
 from shared.media.images import decode
 from shared.media.label_maps import OTHER, VOID
 from shared.schemas.base import Kind
+from shared.schemas.boxes import BoxSpec, Detected, DetectReply, PredictedBox, TrueBox
 from shared.schemas.effects import Metric
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.scores import labels_of, whole, with_mean
@@ -66,10 +68,47 @@ def test_a_segmenter_is_scored_by_the_overlap_of_each_class_of_the_mask() -> Non
     assert (unjudged.scores, kind.changed(before, unjudged)) == ({}, None)
 
 
+def test_a_detector_is_scored_by_the_recall_of_each_class_of_the_boxes() -> None:
+    kind = KINDS["detection"].of_job(StoredSpec(boxes=BoxSpec(score=0.4, scores={"car": 0.7})))
+    here, there, away = (0, 0, 20, 20), (40, 0, 60, 20), (0, 40, 20, 60)
+    truth = [TrueBox(box=here, label="car"), TrueBox(box=there, label="car"), TrueBox(box=away, label="sky")]
+    truth += [TrueBox(box=(50, 50, 90, 90), label="road", ignore="crowd")]
+    reply = DetectReply(
+        classes=["car", "sky", "tram"],
+        boxes=[
+            [guess(here, "car", 0.9), guess(there, "car", 0.8), guess(away, "sky", 0.5), guess(there, "tram", 0.9)],
+            [
+                guess(here, "car", 0.8),
+                guess(there, "car", 0.6),
+                guess(away, "car", 0.9),
+                guess((60, 60, 70, 70), "sky", 0.9),
+            ],
+        ],
+    )
+    answers = list(kind.answers(reply, CLASSES))
+    before, after = (kind.judge(answer, truth, CLASSES) for answer in answers)
+    assert before.scores == {"car": 1.0, "sky": 1.0, ALL_CLASSES: 1.0}
+    assert after.scores == {"car": 0.5, "sky": 0.0, ALL_CLASSES: 0.25}
+    assert (before.predicted, before.probability) == ("car", 0.9), "nobody annotated trams"
+    detected = [Detected.model_validate(scored.detail["detected"]) for scored in (before, after)]
+    outcomes = [[thing.outcome for thing in of_image.objects] for of_image in detected]
+    assert outcomes == [["found"] * 3 + ["ignored"], ["found", "missed", "misclassified", "ignored"]]
+    assert (kind.changed(before, after), kind.changed(after, before)) == (True, False)
+    unjudged = kind.judge(answers[0], None, CLASSES)
+    assert (unjudged.scores, kind.changed(before, unjudged)) == ({}, None)
+    nothing = kind.judge([], [], CLASSES)
+    assert (nothing.predicted, nothing.scores, kind.changed(nothing, nothing)) == ("nothing", {}, False)
+
+
+def guess(box: tuple[float, float, float, float], label: str, score: float) -> PredictedBox:
+    return PredictedBox(box=box, label=label, score=score)
+
+
 def test_without_ground_truth_the_answer_for_the_original_is_the_truth() -> None:
     for name, answer, labels in (
         ("classification", {"car": 0.2, "bus": 0.8}, {"bus"}),
         ("segmentation", np.array([[0, 0, 2, OTHER]], np.uint8), {"sky", "car", ALL_CLASSES}),
+        ("detection", [guess((0, 0, 9, 9), "car", 0.9), guess((5, 5, 9, 9), "sky", 0.2)], {"car", ALL_CLASSES}),
     ):
         kind = KINDS[name]  # type: ignore[index]
         scored = kind.judge(answer, kind.as_truth(answer), CLASSES)
@@ -117,7 +156,7 @@ def test_nothing_but_its_file_branches_on_a_kind() -> None:
     "code",
     [
         'kind == "segmentation"',
-        'figures.metric in ("iou", "recall")',
+        'figures.metric in ("iou", "f1")',
         '1 if x else "classification"',
         '{"accuracy": 1}',
         'KINDS["segmentation"]',

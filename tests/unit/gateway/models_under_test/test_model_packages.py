@@ -179,7 +179,7 @@ def test_timm_models_bring_their_preprocessing_in_their_configuration() -> None:
         {"name": "m", "classes": {"a": -1}},
         {"name": "m", "classes": {"a": []}},
         {"name": "m", "classes": {"a": 10_000}},
-        {"name": "m", "task": "detection"},
+        {"name": "m", "task": "tracking"},
         {"name": "m", "url": "http://169.254.169.254/"},
         {"name": "m", "preprocessing": {"height": 0, "width": 1}},
         {"name": "m", "preprocessing": {"height": 5_000, "width": 1}},

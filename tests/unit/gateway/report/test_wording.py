@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from gateway.report.advice import next_steps, open_effects, steps_for
 from gateway.report.markdown import report_markdown
 from gateway.report.page import environment
 from gateway.report.words import null_arm, with_code
-from gateway.results.wording import weakness_in_words
+from gateway.results.wording import effect_sentence
 from shared.schemas.effects import Cell, ChangedImages, Confirmation, Panel
 from shared.words.wording import NO_FINDING, NO_PAIR_COUNTS
 from tests.support.counterfactual_views import counterfactual_view
@@ -18,9 +19,11 @@ from tests.support.figures import effect, job_results, results
 def test_a_verdict_names_classes_as_findings_do() -> None:
     """An empty <code> stood where a cell is of all classes."""
     cell = Cell(label="", factor="other", value="fog 5", direction="to")
-    assert weakness_in_words(cell, "labelled") == "all classes fails with the image changed to fog 5"
-    bus = cell.model_copy(update={"label": "bus"})
-    assert with_code(weakness_in_words(bus, "labelled")) == "<code>bus</code> fails with the image changed to fog 5"
+    weak, lost = effect("night", -100).model_copy(update={"standing": "weakness", "cell": cell}), -np.ones(20)
+    words = "with the image changed to fog 5 is not recognised: 20 of 20 lost."
+    assert effect_sentence(weak, lost, "labelled") == f"all classes {words}"
+    bus = weak.model_copy(update={"cell": cell.model_copy(update={"label": "bus"})})
+    assert with_code(effect_sentence(bus, lost, "labelled")) == f"<code>bus</code> {words}"
 
 
 def test_what_settles_a_finding_leaves_out_what_was_done() -> None:
@@ -53,7 +56,7 @@ def test_open_effects_name_the_images_that_would_settle_them_the_fewest_first() 
     settled = effect("rain", -30, sources=20).model_copy(update={"images_needed": 12})
     assert open_effects(results("dillema", settled)) == []
     assert open_effects(figures) == [
-        "`bus` with weather changed to night: −50 points on 5 images; about 45 more images of `bus` that get "
+        "`bus` at night: −50 points on 5 images; about 45 more images of `bus` that get "
         "this change would settle an effect of this size",
         "`bus` with weather changed to snow: −9 points on 30 images, 95 % interval −90 to −30, not significant; "
         "about 270 more images of `bus` that get this change would settle an effect of this size",

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gateway.analysis.effects import Counting, Integers, Outcomes, Predictions, Ranks
+from gateway.analysis.effects import Counting, Integers, Outcomes, Predictions, Ranks, Scores
 from gateway.database.tables import Job
 from gateway.methods import read_method
 from gateway.results.doses import CellDoses, curve_of, doses_of_cell
-from shared.schemas.effects import CellEffect, Standing
+from shared.schemas.effects import Cell, CellEffect, Standing
 from tests.support.effects import cell
 
 DOSES = (0.5, 1.0, 1.5)
@@ -113,3 +113,27 @@ def test_the_severities_of_a_corruption_are_its_doses(standing: Standing) -> Non
     assert curve is not None
     assert (curve.parameter, curve.verdict, curve.undone) == ("severity", "grows", None)
     assert curve.trend == pytest.approx(-0.8)
+
+
+def test_a_curve_of_one_of_several_classes_is_over_the_images_of_its_rows() -> None:
+    """An image of two classes has three rows; that of the second image lies beyond the number of images."""
+    doses = [1.0, 2.0]
+    cells = {dose: Cell(label="bus", factor="other", value=f"fog {dose:g}", direction="to") for dose in doses}
+    source = np.repeat(np.arange(14), 2)  # an image at each dose
+    rows = 3 * len(source)
+    bus = 3 * np.arange(len(source)) + 1
+    scores = Scores(
+        source=source,
+        ordinal=np.tile([0, 1], 14),
+        original=np.ones(len(source)),
+        image=np.repeat(np.arange(len(source)), 3),
+        null=np.ones(rows),
+        counterfactual=np.tile([1, 0.8, 0.9, 1, 0.4, 0.7], 14),
+        whole=bus + 1,
+        cells={cell: bus[place::2] for place, cell in enumerate(cells.values())},
+        counting=Counting(np.arange(len(source)) != 1, np.ones(len(source), bool)),
+    )
+    curve = curve_of(scores, CellDoses("corruptions", "severity", cells, {dose: dose for dose in doses}), "job", {}, 0)
+    assert curve is not None
+    assert curve.sources == 13, "the pair at dose 2 of the first image does not count"
+    assert [point.delta_accuracy for point in curve.points] == pytest.approx([-0.2, -0.6])

@@ -5,14 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gateway.analysis.effects import Differences
-from gateway.analysis.findings import Checked, assess
+from gateway.analysis.effects import Differences, Scores
+from gateway.analysis.effects import differences as measured
+from gateway.analysis.findings import Checked, assess, merge_same_pairs
 from gateway.analysis.reviews import Reviewed, Tally
 from gateway.analysis.segmentation import PooledObstacle
 from gateway.analysis.validity import Screened
 from gateway.kinds.segmentation import obstacle_sentence
 from gateway.results.confirmation import why_not_tested
-from gateway.results.wording import corroboration_sentence, dose_sentence, with_sentences
+from gateway.results.wording import corroboration_sentence, dose_sentence, instead_in_words, with_sentences
 from shared.schemas.effects import (
     Cell,
     CellEffect,
@@ -30,6 +31,7 @@ from shared.schemas.effects import (
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.results import Relation
 from tests.support.effects import cell, differences
+from tests.support.figures import results
 
 
 def effects_of(
@@ -43,13 +45,53 @@ def effects_of(
     return {effect.cell.value: effect for effect in effects}
 
 
-def test_a_finding_names_class_change_effect_interval_images_and_breakdown_point() -> None:
+def test_a_finding_is_one_pair_of_numbers_and_how_sure_it_is_and_its_details_are_apart() -> None:
+    """A finding had 60 words with 13 numbers, a two-sided and a one-sided limit among them."""
     cells = {cell("night"): differences(np.repeat([-1, 0], [14, 2]))}
     effect = effects_of(cells)["night"]
-    assert effect.sentence.startswith("`bus` fails with weather changed to night: −88 points, 95 % interval −")
     assert effect.breakdown is not None
-    share = int(100 * effect.breakdown)
-    assert effect.sentence.endswith(f", 16 images; stands unless more than {share} % of them are invalid")
+    assert effect.selected_interval is not None
+    least, share = int(-100 * effect.selected_interval.high), int(100 * effect.breakdown)
+    sure = f"At least {least} points are lost, 95 % sure."
+    assert effect.sentence == f"`bus` at night is not recognised: 14 of 16 lost. {sure}"
+    assert effect.details == f"stands unless more than {share} % of its images are invalid"
+    fractions = effects_of({cell("night"): differences(np.repeat(-0.5, 40))})["night"]
+    assert fractions.sentence.startswith("`bus` at night is not recognised: −50 points on 40 images. At least ")
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (["truck"] * 3, "all called `truck`"),
+        (["truck", "car", "truck"], "most called `truck`"),
+        (["a", "b"], ""),
+        ([], ""),
+    ],
+)
+def test_a_weakness_says_what_the_model_says_instead(names: list[str], words: str) -> None:
+    assert instead_in_words(names) == words
+    lost = differences(-np.ones(20))
+    effects = with_sentences(
+        assess({cell("night"): lost}, 1), {cell("night"): lost}, "labelled", "accuracy", {cell("night"): words}
+    )
+    assert f"20 of 20 lost{', ' * bool(words)}{words}." in effects[0].sentence
+
+
+def test_findings_about_the_same_pairs_are_one_with_both_directions() -> None:
+    """To night and from day of the same images stood as two findings."""
+    night, day, snow = cell("night"), cell("day").model_copy(update={"direction": "from"}), cell("snow")
+    edits = np.arange(60)  # 20 images, each to night, to snow and to sunset, all of them from day
+    lost = np.where(edits % 3 == 0, 0.0, 1.0)
+    rows = {night: edits[edits % 3 == 0], snow: edits[edits % 3 == 1], day: edits[edits % 3 != 1]}
+    zeros = np.zeros(60, np.int64)
+    scores = Scores(edits // 3, zeros, np.ones(60), edits, np.ones(60), lost, edits, rows)
+    cells = {each: measured(scores, members) for each, members in rows.items()}
+    effects = merge_same_pairs(assess(cells, 1), scores)
+    assert {effect.cell: effect.part_of for effect in effects} == {night: None, day: night, snow: None}
+    first = with_sentences(effects, cells, "labelled")[0]
+    assert first.sentence.startswith("`bus` at night (so also from day) is not recognised: 20 of 20 lost.")
+    other = results("dillema", *effects)
+    assert [effect.cell for effect in other.findings] == [night]
 
 
 def test_an_improvement_says_that_its_own_images_are_to_be_seen_first() -> None:
@@ -59,17 +101,16 @@ def test_an_improvement_says_that_its_own_images_are_to_be_seen_first() -> None:
     for validity in (None, checked):
         effect = effects_of(gains, validity=validity)["night"]
         assert effect.provisional
-        assert effect.sentence.count("provisional until its changed images are reviewed with their arms") == 1
-        assert "inconclusive" not in effect.sentence
+        assert effect.details.count("provisional until its changed images are reviewed with their arms") == 1
+        assert "inconclusive" not in effect.details
     losses = {cell("night"): differences(np.repeat([-1, 0], [18, 2]))}
-    assert "provisional" not in effects_of(losses, validity=checked)["night"].sentence
+    assert "provisional" not in effects_of(losses, validity=checked)["night"].details
 
 
 def test_without_ground_truth_the_sentence_avoids_the_word_fail() -> None:
     effect = effects_of({cell("night"): differences(-np.ones(20))}, "metamorphic")["night"]
     assert effect.standing == "weakness"
-    assert "is not recognised again with weather changed to night" in effect.sentence
-    assert "fails" not in effect.sentence
+    assert "`bus` at night is not recognised again: 20 of 20 lost." in effect.sentence
 
 
 def test_sentences_say_when_images_all_agree_and_when_there_is_one() -> None:
@@ -80,22 +121,19 @@ def test_sentences_say_when_images_all_agree_and_when_there_is_one() -> None:
         cell("fog"): differences(np.repeat([-1, 0], [2, 12])),
     }
     sentences = {value: effect.sentence for value, effect in effects_of(cells).items()}
-    assert "20 images (all of them lost)" in sentences["night"]
-    assert "20 images (none of them changed); this many images detect drops of" in sentences["rain"]
-    assert "too few images to tell" in sentences["snow"]
-    assert "1 image, too few for a conclusion" in sentences["snow"]
-    assert "14 images; this many images detect drops of" in sentences["fog"]
+    assert "20 of 20 lost. At least" in sentences["night"]
+    assert "0 of 20 lost, this many images detect drops of" in sentences["rain"]
+    assert "too few images to tell: 1 of 1 lost" in sentences["snow"]
+    assert "2 of 14 lost, this many images detect drops of" in sentences["fog"]
 
 
-@pytest.mark.parametrize(
-    ("label", "start"), [("road", "`road` is segmented worse"), (ALL_CLASSES, "the whole image is segmented worse")]
-)
+@pytest.mark.parametrize(("label", "start"), [("road", "`road`"), (ALL_CLASSES, "the whole image")])
 def test_segmenters_have_points_of_iou(label: str, start: str) -> None:
     cells = {cell("night", label): differences(np.repeat(-0.4, 40))}
     assert effects_of(cells, "labelled", "iou")["night"].sentence.startswith(
-        f"{start} with weather changed to night: −40 points of IoU, 95 %"
+        f"{start} at night is segmented worse: −40 points of IoU on 40 images. At least "
     )
-    assert "is lost with weather changed to night" in effects_of(cells, "metamorphic", "iou")["night"].sentence
+    assert "at night is lost" in effects_of(cells, "metamorphic", "iou")["night"].sentence
 
 
 def test_invalid_images_are_stated_with_their_source() -> None:
@@ -105,14 +143,14 @@ def test_invalid_images_are_stated_with_their_source() -> None:
     good = CheckErrors(valid=400, valid_accepted=380, invalid=400, invalid_accepted=8)
     blind = CheckErrors(valid=50, valid_accepted=40, invalid=50, invalid_accepted=41)
     checked, doubtful = (
-        effects_of(cells, validity=Checked({"default": errors}, screened))["night"].sentence for errors in (good, blind)
+        effects_of(cells, validity=Checked({"default": errors}, screened))["night"].details for errors in (good, blind)
     )
     assert "; the checks pass about " in checked
     assert " %, pooled over classes), which leaves −" in checked
     assert doubtful.endswith(" (inconclusive)")
     tallies = (Tally(valid=8), Tally(valid=30, invalid=2))
     reviewed = effects_of(cells, validity=Reviewed({}, {cell("night"): tallies}, (Tally(), Tally())))["night"]
-    assert "; reviews found about 5 % invalid images" in reviewed.sentence
+    assert "; reviews found about 5 % invalid images" in reviewed.details
 
 
 def test_own_images_are_stated_with_both_counts() -> None:

@@ -26,9 +26,9 @@ def comparison(label: str | None, method: str = "dillema", interval: Interval | 
 @pytest.mark.parametrize(
     ("label", "method", "start"),
     [
-        ("bus", "dillema", "`bus` with weather changed to night (dillema): "),
-        ("", "dillema", "all classes with weather changed to night (dillema): "),
-        (ALL_CLASSES, "dillema", "the whole image with weather changed to night (dillema): "),
+        ("bus", "dillema", "`bus` at night (dillema): "),
+        ("", "dillema", "all classes at night (dillema): "),
+        (ALL_CLASSES, "dillema", "the whole image at night (dillema): "),
         (None, "dillema", "all counterfactuals (dillema): "),
         (None, ORIGINALS, "originals: "),
     ],

@@ -1,0 +1,546 @@
+"""Detection: the boxes of the objects in an image, scored by the recall of each class.
+
+A box that is confident enough finds an object of its class from an IoU on; both limits are the job's (`BoxSpec`).
+`predicted` is the class of the most confident box, or "nothing", `probability` its confidence. `detail` of a
+prediction: `top`, the highest confidence by class; `boxes`, all boxes of the job's classes as rows of class number,
+score, left, top, right, bottom; and `detected` (`shared.schemas.boxes.Detected`), what became of each object, None
+without a truth.
+Boxes of classes that the job does not have are not judged: nobody annotated them.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import t
+
+from gateway.analysis.certainty import LEVEL, clustered_rate, mean_interval, mean_overlap
+from gateway.analysis.detection import (
+    COUNTED,
+    CROWD,
+    DIFFICULT,
+    DUPLICATE,
+    FOUND,
+    HALLUCINATION,
+    MISCLASSIFIED,
+    MOST_OF_CLASS,
+    BoxedPair,
+    MatchedObjects,
+    Objects,
+    Predicted,
+    average_precision,
+    match,
+    precision_difference,
+    sizes,
+)
+from gateway.analysis.effects import Floats, Integers, Originals, Scores, Units, differences
+from gateway.analysis.limits import LEAST_SOURCES
+from gateway.analysis.originals import SOUND, judge_originals
+from gateway.database.columns import StoredSpec
+from gateway.kinds.originals import exchange_in_words, exchanges
+from gateway.kinds.rows import CompletePair, PredictionRow, SourceNumbers, labels
+from gateway.kinds.task_kind import TOP, Fields, KindRows, Measurement, Scored, TaskKind
+from gateway.methods.counterfactual import MethodImage
+from shared.schemas.base import JsonObject
+from shared.schemas.boxes import (
+    BoxSpec,
+    Detected,
+    DetectedObject,
+    DetectReply,
+    ExtraBox,
+    Ignored,
+    ObjectOutcome,
+    PredictedBox,
+    TrueBox,
+)
+from shared.schemas.effects import Interval
+from shared.schemas.masks import ALL_CLASSES
+from shared.schemas.metrics import DetectionMetrics, DetectionScores, FoundObjects, ObjectSize, OriginalsCheck
+from shared.schemas.results import Relation
+from shared.schemas.scores import with_mean
+from shared.seeds import derive_seed
+from shared.service.endpoints import Services
+
+NOTHING = "nothing"
+OUTCOMES: tuple[ObjectOutcome, ...] = ("found", "mislocated", "misclassified", "missed", "ignored")
+SIZES: tuple[ObjectSize, ...] = ("small", "medium", "large")
+DEFAULTS = BoxSpec()
+MOST_COMPARED = 512  # originals on which chance is estimated
+_IGNORED: dict[Ignored | None, int] = {None: COUNTED, "crowd": CROWD, "difficult": DIFFICULT}
+_CAUSES = (
+    "the class ids, the label map, the convention of the boxes (corners or sides, pixels or fractions), the score and "
+    "IoU of `boxes`, and the preprocessing (rescale, mean and std, channels, letterbox)"
+)
+
+Answer = list[PredictedBox]
+Truth = Sequence[TrueBox]
+
+
+def _answers(reply: DetectReply, classes: Sequence[str]) -> Iterator[Answer]:
+    """The boxes of the job's classes, the most confident first, at most 100 of a class."""
+    for boxes in reply.boxes:
+        kept, number = [], Counter[str]()
+        for box in sorted(boxes, key=lambda box: -box.score):
+            number[box.label] += 1
+            if box.label in classes and number[box.label] <= MOST_OF_CLASS:
+                kept.append(box)
+        yield kept
+
+
+def _boxes_of(source: MethodImage) -> Truth | None:
+    return source.boxes
+
+
+def _confident(answer: Answer, *, rules: BoxSpec) -> Truth:
+    return [TrueBox(box=box.box, label=box.label) for box in answer if rules.counts(box)]
+
+
+def _judge(answer: Answer, truth: Truth | None, classes: Sequence[str], *, rules: BoxSpec) -> Scored:
+    confident = [box for box in answer if rules.counts(box)]
+    highest = {box.label: box.score for box in reversed(answer)}
+    detected = None if truth is None else _detected(confident, truth, classes, rules.iou)
+    first = confident[0] if confident else None
+    numbers = {name: place for place, name in enumerate(classes)}
+    top = sorted(highest.items(), key=lambda item: -item[1])[:TOP]
+    detail: JsonObject = {
+        "top": [{"name": name, "probability": score} for name, score in top],
+        "boxes": [[numbers[box.label], box.score, *box.box] for box in answer],
+        "detected": None if detected is None else detected.model_dump(mode="json", exclude_none=True),
+    }
+    scores = {} if detected is None else _recalls(detected)
+    return Scored(first.label if first else NOTHING, first.score if first else 0.0, scores, detail)
+
+
+def _detected(confident: Answer, truth: Truth, classes: Sequence[str], iou: float) -> Detected:
+    numbers = {name: place for place, name in enumerate(classes)}
+    rows = [[numbers[box.label], box.score, *box.box] for box in confident]
+    matching = match(_objects(truth, numbers), _predicted(rows), iou)
+    things = [
+        DetectedObject(**dict(thing), outcome=OUTCOMES[outcome], prediction=None if by < 0 else confident[by])
+        for thing, outcome, by in zip(truth, matching.outcome.tolist(), matching.by.tolist(), strict=True)
+    ]
+    extras = [
+        ExtraBox(**dict(box), why="duplicate" if fate == DUPLICATE else "hallucination")
+        for box, fate in zip(confident, matching.fate.tolist(), strict=True)
+        if fate in (DUPLICATE, HALLUCINATION)
+    ]
+    return Detected(objects=things, extras=extras)
+
+
+def _recalls(detected: Detected) -> dict[str, float]:
+    """The recall of each class with objects that count, and their mean."""
+    hits: dict[str, list[bool]] = {}
+    for thing in detected.objects:
+        if thing.outcome != "ignored":
+            hits.setdefault(thing.label, []).append(thing.outcome == "found")
+    return with_mean({label: sum(of_class) / len(of_class) for label, of_class in hits.items()})
+
+
+def _objects(truth: Sequence[TrueBox], numbers: dict[str, int]) -> Objects:
+    boxes = np.array([thing.box for thing in truth], float).reshape(-1, 4)
+    own = np.array([np.nan if thing.area is None else thing.area for thing in truth], float)
+    sides = boxes[:, 2:] - boxes[:, :2]
+    return Objects(
+        boxes,
+        np.array([numbers[thing.label] for thing in truth], np.int64),
+        np.where(np.isnan(own), sides.prod(axis=1), own),
+        np.array([_IGNORED[thing.ignore] for thing in truth], np.int64),
+    )
+
+
+def _predicted(rows: Sequence[Sequence[float]]) -> Predicted:
+    columns = np.array(rows, float).reshape(-1, 6)
+    return Predicted(columns[:, 2:], columns[:, 0].astype(np.int64), columns[:, 1])
+
+
+def _changed(original: Scored, image: Scored) -> bool | None:
+    """Whether it loses an object that it found on the original."""
+    before, after = (_outcomes(scored.detail) for scored in (original, image))
+    if before is None or after is None:
+        return None
+    return any(was == "found" != now for was, now in zip(before, after, strict=True))
+
+
+def _outcomes(detail: JsonObject) -> list[str] | None:
+    detected = cast("dict[str, list[dict[str, str]]] | None", detail["detected"])
+    return None if detected is None else [thing["outcome"] for thing in detected["objects"]]
+
+
+class _Limits(NamedTuple):
+    """What counts: the least IoU, and the least score by number of the class."""
+
+    iou: float
+    score: Floats
+
+    def match(self, image: BoxedPair) -> MatchedObjects:
+        """What becomes of the objects and of the confident boxes of an image."""
+        objects, (boxes, label, score) = image
+        confident = score >= self.score[label]
+        return match(objects, Predicted(boxes[confident], label[confident], score[confident]), self.iou)
+
+
+def _limits(rules: BoxSpec, classes: Sequence[str], confidence: float | None = None) -> _Limits:
+    chosen = [rules.scores.get(name, rules.score) if confidence is None else confidence for name in classes]
+    return _Limits(rules.iou, np.array(chosen, float))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoxScores(Scores):
+    """`Scores`, and the boxes of the images behind them.
+
+    `images` are distinct; `pairs` (p × 4) has the places of original, null arm, counterfactual and reference arm of
+    every pair that counts, and `cluster_of_pair` its source image or group: first those of `rows`, in their order, then
+    those of images without objects. `every` are the places of all originals, `group` their groups. `rows` names the
+    label of each row of the scores, and the pair that it belongs to.
+    """
+
+    classes: tuple[str, ...]
+    rules: BoxSpec
+    images: list[BoxedPair]
+    pairs: Integers
+    counted: NDArray[np.bool_]
+    cluster_of_pair: Integers
+    every: Integers
+    every_group: Integers
+    row_pair: Integers
+    row_label: list[str]
+
+
+class BoxDetail:
+    """Collects the boxes of predictions: about 50 bytes a box, for every distinct image."""
+
+    def __init__(self, classes: Sequence[str], *, rules: BoxSpec) -> None:
+        self._classes, self._rules = tuple(classes), rules
+        self._numbers = {name: place for place, name in enumerate(classes)}
+        self._images: list[BoxedPair] = []
+        self._pairs: list[tuple[int, int, int, int]] = []
+        self._counted, self._cluster = array("b"), array("q")
+        self._unscored: list[tuple[tuple[int, int, int, int], bool, int]] = []
+        self._every, self._group, self._row_pair = array("q"), array("q"), array("q")
+        self._row_label: list[str] = []
+
+    def add(
+        self,
+        numbers: SourceNumbers,
+        original: PredictionRow | None,
+        pairs: Sequence[CompletePair],
+        unscored: Sequence[CompletePair] = (),
+    ) -> None:
+        """As in `Detail`."""
+        objects = None if original is None else true_objects(original, self._numbers)
+        if original is None or objects is None:
+            return
+        places: dict[str | None, int] = {}
+
+        def place(row: PredictionRow) -> int:
+            if row.counterfactual_id not in places:
+                places[row.counterfactual_id] = len(self._images)
+                self._images.append(BoxedPair(objects, all_boxes(row)))
+            return places[row.counterfactual_id]
+
+        self._every.append(place(original))
+        self._group.append(numbers.group)
+        for pair in pairs:
+            for label in labels(pair.original):
+                self._row_pair.append(len(self._pairs))
+                self._row_label.append(label)
+            self._pairs.append(self._places(place, pair))
+            self._counted.append(pair.edit.counted)
+            self._cluster.append(numbers.group)
+        for pair in unscored:
+            self._unscored.append((self._places(place, pair), pair.edit.counted, numbers.group))
+
+    @staticmethod
+    def _places(place: Callable[[PredictionRow], int], pair: CompletePair) -> tuple[int, int, int, int]:
+        return (place(pair.original), place(pair.null), place(pair.counterfactual), place(pair.reference))
+
+    def rows(self, scores: Scores) -> KindRows:
+        """As in `Detail`."""
+        return KindRows(
+            BoxScores(
+                **{column.name: getattr(scores, column.name) for column in fields(scores)},
+                classes=self._classes,
+                rules=self._rules,
+                images=self._images,
+                pairs=np.array([*self._pairs, *(pair for pair, _, _ in self._unscored)], np.int64).reshape(-1, 4),
+                counted=np.array([*self._counted, *(counted for _, counted, _ in self._unscored)], bool),
+                cluster_of_pair=np.array([*self._cluster, *(group for _, _, group in self._unscored)], np.int64),
+                every=np.asarray(self._every),
+                every_group=np.asarray(self._group),
+                row_pair=np.asarray(self._row_pair),
+                row_label=self._row_label,
+            )
+        )
+
+
+def true_objects(row: PredictionRow, numbers: dict[str, int]) -> Objects | None:
+    """The objects of an image by a prediction for it; None without a truth."""
+    detected = row.detail["detected"]
+    return None if detected is None else _objects(Detected.model_validate(detected).objects, numbers)
+
+
+def all_boxes(row: PredictionRow) -> Predicted:
+    """All boxes of a prediction, confident or not."""
+    return _predicted(cast("list[list[float]]", row.detail["boxes"]))
+
+
+def detection_metrics(scores: BoxScores, seed: int, confidence: float | None = None) -> DetectionMetrics:
+    """The figures of one model under one method. `seed`: the analysis's seed."""
+    limits = _limits(scores.rules, scores.classes, confidence)
+    matched = [limits.match(image) for image in scores.images]
+    pairs, cluster = scores.pairs[scores.counted], scores.cluster_of_pair[scores.counted]
+    original, null, counterfactual, reference = pairs.T
+    measured = partial(_detection_scores, scores, matched)
+    means = differences(scores, scores.whole).correct
+    images, others = ([scores.images[place] for place in arm.tolist()] for arm in (counterfactual, reference))
+    delta_ap, ap_interval = precision_difference(images, others, cluster, len(scores.classes), seed)
+    hallucinating = np.array([bool((matching.fate == HALLUCINATION).any()) for matching in matched], bool)
+    more = Units.of(cluster, cluster).means(
+        hallucinating[counterfactual].astype(float) - hallucinating[reference].astype(float)
+    )
+    return DetectionMetrics(
+        classes=list(scores.classes),
+        iou=limits.iou,
+        score=scores.rules.score if confidence is None else confidence,
+        all_originals=measured(scores.every, scores.every_group),
+        originals=measured(original, cluster),
+        nulls=measured(null, cluster),
+        counterfactuals=measured(counterfactual, cluster),
+        delta_recall=float(means.mean()) if len(means) else None,
+        interval=_interval(means, seed),
+        delta_ap=delta_ap,
+        ap_interval=ap_interval,
+        delta_hallucinating=float(more.mean()) if len(more) else None,
+        hallucinating_interval=_interval(more, seed),
+        lost=clustered_rate(_losing(matched, original, counterfactual), cluster),
+        lost_null=clustered_rate(_losing(matched, original, null), cluster),
+    )
+
+
+def _interval(means: Floats, seed: int) -> Interval | None:
+    return mean_interval(means, LEVEL, seed) if len(means) > 1 else None
+
+
+def _losing(matched: Sequence[MatchedObjects], before: Integers, after: Integers) -> NDArray[np.bool_]:
+    """Whether an object that is found on the one image is not found on the other."""
+    pairs = zip(before.tolist(), after.tolist(), strict=True)
+    lost = [((matched[one].outcome == FOUND) & (matched[other].outcome != FOUND)).any() for one, other in pairs]
+    return np.array(lost, bool)
+
+
+def _detection_scores(
+    scores: BoxScores, matched: Sequence[MatchedObjects], places: Integers, cluster: Integers
+) -> DetectionScores:
+    """The figures of the images at these places, which may repeat."""
+    chosen = [(scores.images[place], matched[place]) for place in places.tolist()]
+    empty = np.zeros(0, np.int64)
+    outcome = np.concatenate([empty, *(matching.outcome for _, matching in chosen)])
+    fate = np.concatenate([empty, *(matching.fate for _, matching in chosen)])
+    label = np.concatenate([empty, *(image.objects.label for image, _ in chosen)])
+    size = np.concatenate([empty, *(sizes(image.objects.area) for image, _ in chosen)])
+    counts = outcome < OUTCOMES.index("ignored")
+    found, mislocated, misclassified, missed, _ = (int((outcome == number).sum()) for number in range(len(OUTCOMES)))
+
+    def of(these: NDArray[np.bool_]) -> FoundObjects:
+        return FoundObjects(objects=int((these & counts).sum()), found=int((these & (outcome == FOUND)).sum()))
+
+    hallucinating = np.array([(matching.fate == HALLUCINATION).any() for _, matching in chosen], bool)
+    return DetectionScores(
+        images=len(set(places.tolist())),
+        objects=int(counts.sum()),
+        found=found,
+        mislocated=mislocated,
+        misclassified=misclassified,
+        missed=missed,
+        hallucinations=int((fate == HALLUCINATION).sum()),
+        duplicates=int((fate == DUPLICATE).sum()),
+        hallucinating=clustered_rate(hallucinating, cluster),
+        classes=[of(label == number) for number in range(len(scores.classes))],
+        sizes={name: of(size == number) for number, name in enumerate(SIZES)},
+        precision=average_precision([image for image, _ in chosen], len(scores.classes)),
+    )
+
+
+def _at_confidence(rows: KindRows, confidence: float) -> tuple[Scores, Fields]:
+    """The scores if boxes below this confidence do not count."""
+    scores = rows.scores
+    assert isinstance(scores, BoxScores)
+    limits = _limits(scores.rules, scores.classes, confidence)
+    recalls = [_recall_by_label(image, limits.match(image), scores.classes) for image in scores.images]
+
+    def of_rows(column: int) -> Floats:
+        places = scores.pairs[scores.row_pair, column].tolist()
+        return np.array([recalls[place][label] for place, label in zip(places, scores.row_label, strict=True)], float)
+
+    scored = scores.pairs[: len(scores.ordinal), 0].tolist()
+    changed = replace(
+        scores,
+        original=np.array([recalls[place][ALL_CLASSES] for place in scored], float),
+        null=of_rows(1),
+        counterfactual=of_rows(2),
+        sham=None if scores.sham is None else of_rows(3),
+    )
+    return changed, {"detection": detection_metrics(changed, derive_seed("confidence", 0), confidence)}
+
+
+def _recall_by_label(image: BoxedPair, matching: MatchedObjects, classes: Sequence[str]) -> dict[str, float]:
+    hits: dict[str, list[bool]] = {}
+    for label, outcome in zip(image.objects.label.tolist(), matching.outcome.tolist(), strict=True):
+        if OUTCOMES[outcome] != "ignored":
+            hits.setdefault(classes[label], []).append(outcome == FOUND)
+    return with_mean({label: sum(of_class) / len(of_class) for label, of_class in hits.items()})
+
+
+class BoxedOriginals:
+    """The originals of a detector. Without ground truth its own confident boxes are the reference."""
+
+    def __init__(self, classes: Sequence[str], relation: Relation, seed: int, *, rules: BoxSpec) -> None:
+        self._classes, self._relation, self._limits = tuple(classes), relation, _limits(rules, classes)
+        self._numbers = {name: place for place, name in enumerate(classes)}
+        self._seed = derive_seed("originals", seed)
+        self._images: list[BoxedPair] = []
+        self._group = array("q")
+
+    def add(self, group: int, row: PredictionRow | None) -> None:
+        objects = None if row is None else true_objects(row, self._numbers)
+        if row is not None and objects is not None and (objects.ignore == COUNTED).any():
+            self._group.append(group)
+            self._images.append(BoxedPair(objects, all_boxes(row)))
+        elif row is not None and self._relation == "metamorphic":
+            self._group.append(group)
+            self._images.append(BoxedPair(_objects((), {}), all_boxes(row)))
+
+    def check(self) -> OriginalsCheck | None:
+        if self._relation == "metamorphic":
+            return self._unlabelled()
+        if not self._images:
+            return None
+        group = np.asarray(self._group)
+        recall = np.array([self._recall(image) for image in self._images])
+        chance = np.array([self._recall(image) for image in self._exchanged(group)])
+        judged = self._classes_exchanged(group)
+        right = mean_overlap(recall, group, self._seed)
+        excess = Units.of(group, group).means(recall - chance.mean())
+        half = 1.0
+        if len(excess) > 1:
+            half = float(t.ppf((1 + LEVEL) / 2, len(excess) - 1) * excess.std(ddof=1) / np.sqrt(len(excess)))
+        low, high = float(excess.mean()) - half, float(excess.mean()) + half
+        check = OriginalsCheck(
+            right=right,
+            chance=float(chance.mean()),
+            standing="sound" if low > 0 else "unsound" if judged or high < SOUND * (1 - chance.mean()) else "open",
+            order=exchanges(judged, self._classes),
+        )
+        return check.model_copy(update={"sentence": self._sentence(check)})
+
+    def _unlabelled(self) -> OriginalsCheck | None:
+        boxes = sum(
+            int((image.predicted.score >= self._limits.score[image.predicted.label]).sum()) for image in self._images
+        )
+        if boxes or len(self._images) < LEAST_SOURCES:
+            return None
+        sentence = f"It detects nothing on the {len(self._images)} originals, so nothing can be lost. Check {_CAUSES}."
+        return OriginalsCheck(standing="open", only=NOTHING, sentence=sentence)
+
+    def _recall(self, image: BoxedPair) -> float:
+        outcome = self._limits.match(image).outcome
+        counts = outcome < OUTCOMES.index("ignored")
+        return float((outcome == FOUND).sum() / counts.sum())
+
+    def _exchanged(self, group: Integers) -> list[BoxedPair]:
+        """Each image's objects with the boxes for an image of another group: what would be found by chance."""
+        chosen = np.random.default_rng(self._seed).permutation(len(group))[:MOST_COMPARED]
+        order = chosen[np.argsort(group[chosen], kind="stable")]
+        most = int(np.unique(group[order], return_counts=True)[1].max())
+        others = np.roll(order, most)
+        return [
+            BoxedPair(self._images[place].objects, self._images[other].predicted)
+            for place, other in zip(order.tolist(), others.tolist(), strict=True)
+        ]
+
+    def _classes_exchanged(self, group: Integers) -> dict[int, int]:
+        """Predicted class → the class meant, if an exchange of classes explains how located objects are named."""
+        truth, said, groups = array("q"), array("q"), array("q")
+        for name, image in zip(group.tolist(), self._images, strict=True):
+            matching = self._limits.match(image)
+            confident = image.predicted.label[image.predicted.score >= self._limits.score[image.predicted.label]]
+            for place in np.flatnonzero(np.isin(matching.outcome, (FOUND, MISCLASSIFIED))).tolist():
+                truth.append(int(image.objects.label[place]))
+                said.append(int(confident[matching.by[place]]))
+                groups.append(name)
+        rank = 1 + (np.asarray(truth) != np.asarray(said)).astype(np.int64)
+        located = Originals(rank, np.asarray(groups), np.asarray(truth), np.asarray(said), self._classes)
+        judged = judge_originals(located, len(self._classes), self._seed)
+        return {} if judged is None else judged.order
+
+    def _sentence(self, check: OriginalsCheck) -> str:
+        """What to say first of a detector; "" if it is sound."""
+        right = check.right
+        recall = (
+            f"recall {0 if right is None or right.value is None else right.value:.0%} on {len(self._images)} originals"
+        )
+        bar = f"where its boxes for other images have {check.chance or 0:.0%}"
+        order = f"{exchange_in_words(check)} Correct the class ids, the order of the classes, or the label map."
+        if check.standing == "sound":
+            return f"R{recall[1:]}, but {order}" if check.order else ""
+        if check.standing == "open":
+            return f"Not shown to be better than chance: {recall}, {bar}. Check {_CAUSES}, or submit more images."
+        return f"Not testable: {recall}, " + (
+            f"because {order} Then submit again." if check.order else f"{bar}. Check {_CAUSES}."
+        )
+
+
+def _figures(rows: KindRows, of: Measurement) -> Fields:
+    assert isinstance(rows.scores, BoxScores)
+    return {"detection": detection_metrics(rows.scores, of.seed)}
+
+
+def _in_job(kind: TaskKind[Answer, Truth], spec: StoredSpec) -> TaskKind[Answer, Truth]:
+    return _with_rules(kind, spec.boxes or DEFAULTS)
+
+
+def _with_rules(kind: TaskKind[Answer, Truth], rules: BoxSpec) -> TaskKind[Answer, Truth]:
+    return replace(
+        kind,
+        as_truth=partial(_confident, rules=rules),
+        judge=partial(_judge, rules=rules),
+        detail=partial(BoxDetail, rules=rules),
+        originals=partial(BoxedOriginals, rules=rules),
+    )
+
+
+DETECTION = TaskKind(
+    name="detection",
+    models="detectors",
+    does="detects objects",
+    truth="list of boxes",
+    truths="boxes",
+    announced=lambda spec: spec.boxes is not None,
+    localised=True,
+    checks=(),
+    metric="recall",
+    right_or_wrong=False,
+    level=mean_overlap,
+    endpoint=Services.detect,
+    answers=_answers,
+    truth_of=_boxes_of,
+    as_truth=partial(_confident, rules=DEFAULTS),
+    judge=partial(_judge, rules=DEFAULTS),
+    changed=_changed,
+    detail=partial(BoxDetail, rules=DEFAULTS),
+    originals=partial(BoxedOriginals, rules=DEFAULTS),
+    figures=_figures,
+    at_confidence=_at_confidence,
+    configured=_in_job,
+    on_power=(
+        " An image counts for each class of its boxes, with the share of these objects that is found. That varies less "
+        "between images than accuracy where images have several objects, so smaller drops may be detectable."
+    ),
+)

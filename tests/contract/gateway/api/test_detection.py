@@ -1,0 +1,245 @@
+"""A detection job over the public API, from boxes in people's formats to results and pages, with small services."""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from embedded.run import run_embedded
+from shared.media.images import encode
+from shared.schemas.masks import ALL_CLASSES
+from shared.schemas.results import JobResults
+from shared.schemas.service import SERVICES
+from tests.support.archives import zipped
+from tests.support.http_jobs import finished
+from tests.support.small_services import DETECTED, DETECTOR, SmallServices, serve
+
+SPEC: dict[str, Any] = {
+    "task": "detect the vehicles",
+    "models": [DETECTOR],
+    "boxes": {},
+    "label_map": {"automobile": "car"},
+    "methods": [{"name": "dillema", "parameters": {"counterfactuals_per_image": 2, "steps": 2, "thresholds": {}}}],
+}
+WIDTH, HEIGHT = 40, 30
+Box = tuple[int, int, int, int, str]  # left, top, right, bottom
+
+
+def scene(number: int) -> tuple[bytes, list[Box]]:
+    """A dark street with a red car on the left, and a green bus on the right of all but every third; the last is empty.
+
+    A rendering adds up to 60 grey levels of noise, which wrap around: bright objects break into pieces.
+    """
+    random = np.random.default_rng(number)
+    pixels, boxes = np.full((HEIGHT, WIDTH, 3), 20, np.uint8), []
+    for place, name in enumerate(["automobile", "bus"][: 0 if number == 13 else 1 + (number % 3 > 0)]):
+        left, top = 3 + 20 * place + int(random.integers(0, 4)), int(random.integers(2, 12))
+        right, bottom = left + int(random.integers(8, 14)), top + int(random.integers(8, 16))
+        pixels[top:bottom, left:right, place] = random.integers(160, 250)
+        boxes.append((left, top, right, bottom, name))
+    return encode(pixels), boxes
+
+
+def images(count: int) -> dict[str, bytes]:
+    return {f"images/{number:02}.png": scene(number)[0] for number in range(count)}
+
+
+def coco(count: int) -> dict[str, bytes]:
+    """COCO JSON beside the images."""
+    ids = {"automobile": 3, "bus": 6, "train": 7}
+    boxes = [(number, box) for number in range(count) for box in scene(number)[1]]
+    return {
+        "annotations/instances_val.json": json.dumps(
+            {
+                "images": [
+                    {"id": 10 * number, "file_name": f"{number:02}.png", "width": WIDTH, "height": HEIGHT}
+                    for number in range(count)
+                ],
+                "categories": [{"id": place, "name": name} for name, place in ids.items()],
+                "annotations": [
+                    {
+                        "id": place, "image_id": 10 * number, "category_id": ids[name], "iscrowd": 0,
+                        "bbox": [left, top, right - left, bottom - top], "area": (right - left) * (bottom - top),
+                    }
+                    for place, (number, (left, top, right, bottom, name)) in enumerate(boxes)
+                ],
+            }
+        ).encode()
+    }  # fmt: skip
+
+
+def yolo(count: int) -> dict[str, bytes]:
+    files = {"data.yaml": b"names: [automobile, bus, train]\n"}
+    for number in range(count):
+        lines = [
+            f"{['automobile', 'bus'].index(name)} {(left + right) / 2 / WIDTH} {(top + bottom) / 2 / HEIGHT} "
+            f"{(right - left) / WIDTH} {(bottom - top) / HEIGHT}\n"
+            for left, top, right, bottom, name in scene(number)[1]
+        ]
+        files[f"labels/{number:02}.txt"] = "".join(lines).encode()
+    return files
+
+
+def voc(count: int) -> dict[str, bytes]:
+    return {
+        f"Annotations/{number:02}.xml": (
+            f"<annotation><size><width>{WIDTH}</width><height>{HEIGHT}</height></size>"
+            + "".join(
+                f"<object><name>{name}</name><bndbox><xmin>{left + 1}</xmin><ymin>{top + 1}</ymin>"
+                f"<xmax>{right}</xmax><ymax>{bottom}</ymax></bndbox></object>"
+                for left, top, right, bottom, name in scene(number)[1]
+            )
+            + "</annotation>"
+        ).encode()
+        for number in range(count)
+    }
+
+
+def manifest(count: int) -> dict[str, bytes]:
+    rows = [
+        {"file": f"images/{number:02}.png", "boxes": [{"box": box[:4], "label": box[4]} for box in scene(number)[1]]}
+        for number in range(count)
+    ]
+    return {"manifest.jsonl": "\n".join(map(json.dumps, rows)).encode()}
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    with (
+        serve(SmallServices()) as services,
+        run_embedded(tmp_path_factory.mktemp("boxes"), service_urls=dict.fromkeys(SERVICES, services)) as system,
+        httpx.Client(base_url=system.base_url, timeout=60) as client,
+    ):
+        yield client
+
+
+def post(
+    client: httpx.Client, files: Mapping[str, bytes], spec: Mapping[str, Any], path: str = "/jobs"
+) -> httpx.Response:
+    parts = {
+        "images": ("set.zip", zipped(files, "set/"), "application/zip"),
+        "spec": ("", json.dumps(spec).encode(), "application/json"),
+    }
+    return client.post(path, files=parts)
+
+
+@pytest.fixture(scope="module")
+def job(client: httpx.Client) -> str:
+    reply = post(client, {**images(14), **coco(14)}, SPEC)
+    assert reply.status_code == 202, reply.text
+    detail = finished(client, reply.headers["Location"])
+    assert (detail["state"], detail["kind"], detail["images"], detail["labelled"]) == ("done", "detection", 14, 14)
+    assert detail["classes"] == ["car", "bus"], "no model knows trains, and nobody annotated trams"
+    return str(detail["id"])
+
+
+def test_results_have_recall_by_class_objects_and_average_precision(client: httpx.Client, job: str) -> None:
+    page = client.get(f"/jobs/{job}/results", params={"limit": 50}).json()
+    metrics = JobResults.model_validate(page["metrics"])
+    (result,) = metrics.results
+    found = result.detection
+    assert found is not None
+    assert (result.metric, result.relation, result.sources, result.segmentation) == ("recall", "labelled", 13, None)
+    assert result.originals is not None
+    assert (result.originals.standing, result.originals.sentence) == ("sound", "")
+    whole = found.all_originals
+    objects = sum(len(scene(number)[1]) for number in range(14))
+    assert (whole.images, whole.objects, whole.found, whole.hallucinations) == (14, objects, objects, 0)
+    assert (whole.precision.ap, whole.precision.ap50) == pytest.approx((1, 1))
+    assert [of_class.objects for of_class in whole.classes] == [13, 8]
+    assert whole.sizes["small"].objects == objects
+    assert found.originals.images == 14, "empty images count for hallucinations"
+    arm = found.counterfactuals
+    assert arm.found + arm.mislocated + arm.misclassified + arm.missed == arm.objects
+    assert 0 < arm.found < arm.objects
+    assert found.delta_ap is not None
+    assert found.ap_interval is not None
+    assert found.ap_interval.low <= found.delta_ap <= found.ap_interval.high
+    assert {cell.cell.label for cell in result.cells} == {"car", "bus", ALL_CLASSES}
+    assert metrics.sensitivity is not None
+    assert [shown.label for shown in metrics.sensitivity.classes] == ["bus", "car"]
+    for view in page["counterfactuals"]:
+        (opinion,) = view["predictions"]
+        before, after = (opinion[arm]["detected"]["objects"] for arm in ("original", "counterfactual"))
+        assert [thing["box"] for thing in before] == [thing["box"] for thing in after]
+        assert opinion["flipped"] == any(
+            one["outcome"] == "found" != other["outcome"] for one, other in zip(before, after, strict=True)
+        )
+    buses = client.get(f"/jobs/{job}/results", params={"class": "bus"}).json()["counterfactuals"]
+    assert buses
+    assert all(len(view["predictions"][0]["original"]["detected"]["objects"]) == 2 for view in buses)
+
+
+@pytest.mark.parametrize("boxes", [coco, yolo, voc, manifest])
+def test_boxes_of_every_format_give_the_same_plan(client: httpx.Client, boxes: Any) -> None:
+    reply = post(client, {**images(3), **boxes(3)}, SPEC, "/jobs?dry_run=true")
+    assert reply.status_code == 200, reply.text
+    plan = reply.json()
+    assert (plan["kind"], plan["images"], plan["labelled"], plan["classes"]) == ("detection", 3, 3, ["car", "bus"])
+    assert {shown["label"]: shown["sources"] for shown in plan["sensitivity"]["classes"]} == {"car": 3, "bus": 2}
+
+
+def test_chosen_classes_leave_boxes_of_others_out(client: httpx.Client) -> None:
+    plan = post(client, {**images(3), **coco(3)}, {**SPEC, "classes": ["bus"]}, "/jobs?dry_run=true").json()
+    assert (plan["classes"], [shown["label"] for shown in plan["sensitivity"]["classes"]]) == (["bus"], ["bus"])
+    assert any("'automobile'" in line for line in plan["test_set"])
+
+
+def test_uploaded_images_may_have_boxes_in_json(client: httpx.Client) -> None:
+    entries = []
+    for number in range(2):
+        data, boxes = scene(number)
+        digest = hashlib.sha256(data).hexdigest()
+        assert client.put(f"/images/{digest}", content=data).status_code in (200, 201, 204)
+        entries.append({"digest": digest, "boxes": [{"box": box[:4], "label": box[4]} for box in boxes]})
+    plan = client.post("/jobs?dry_run=true", json={**SPEC, "images": entries}).json()
+    assert (plan["kind"], plan["labelled"], plan["classes"]) == ("detection", 2, ["car", "bus"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"label_map": {}}, "'automobile'"),
+        ({"models": ["m1"]}, "'m1' classifies"),
+        ({"boxes": {"iou": 0}}, "iou"),
+        ({"masks": {"classes": [{"name": "car", "index": 1}]}}, "leave one of the two out"),
+        ({"ground_truth": "none"}, "`boxes` are ground truth"),
+    ],
+)
+def test_parts_that_do_not_fit_together_are_refused(client: httpx.Client, changes: dict[str, Any], words: str) -> None:
+    reply = post(client, {**images(2), **coco(2)}, {**SPEC, **changes})
+    assert (reply.status_code, words in reply.json()["detail"].replace("\\", "")) == (422, True), reply.text
+
+
+def test_a_detector_is_told_to_bring_boxes(client: httpx.Client) -> None:
+    reply = post(client, images(2), SPEC)
+    assert (reply.status_code, "data.yaml" in reply.text) == (422, True)
+
+
+def test_without_boxes_what_the_detector_finds_on_the_original_must_stay(client: httpx.Client) -> None:
+    spec = {name: value for name, value in SPEC.items() if name not in ("boxes", "label_map")}
+    done = finished(client, post(client, images(4), spec).headers["Location"])
+    assert (done["state"], done["labelled"], done["classes"]) == ("done", 0, DETECTED)
+    (result,) = client.get(f"/jobs/{done['id']}/results").json()["metrics"]["results"]
+    assert (result["relation"], result["metric"]) == ("metamorphic", "recall")
+    assert result["detection"]["all_originals"]["missed"] == 0
+
+
+def test_pages_and_report_show_boxes_and_what_became_of_the_objects(client: httpx.Client, job: str) -> None:
+    text = html.unescape(client.get(f"/jobs/{job}/view").text)
+    for words in ("Δrecall", "Object by object", "hallucinations", "AP50"):
+        assert words in text
+    pair = next(part.split('"')[0] for part in text.split('href="')[1:] if "/pairs/" in part.split('"')[0])
+    shown = html.unescape(client.get(pair).text)
+    assert "its boxes" in shown
+    assert 'class="box found"' in shown
+    report = client.get(f"/jobs/{job}/report").text
+    assert "Object by object" in report
+    assert 'class="box' in report

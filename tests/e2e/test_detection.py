@@ -1,0 +1,119 @@
+"""Detection in the embedded system: a detector behind a server, on drawn driving scenes whose boxes are exact."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import cv2
+import httpx
+import numpy as np
+import pytest
+from fastapi import FastAPI
+
+from embedded.run import run_embedded
+from evaluator_service.models_under_test.kinds.segmentation import ImageSegmenter
+from shared.media.images import decode
+from shared.profiles.profile import load_profile
+from shared.schemas.results import JobResults
+from tests.support.http_jobs import finished
+from tests.support.listening import listen
+from tests.support.paths import REPOSITORY
+from tinyworld.roads.demo import demo_scenes, write_demo
+from tinyworld.roads.world import THINGS
+
+SCENES = 24
+DETECTOR = """
+[evaluator.endpoints.regions]
+url = "{url}/detect"
+kind = "detection"
+classes = ["vehicle", "pedestrian"]
+revision = "1"
+licence = "Apache-2.0"
+"""
+
+
+def detector() -> FastAPI:
+    """A detector from the shipped segmenter: the boxes of connected regions; the score is how full the box is."""
+    app, profile = FastAPI(), load_profile("tiny-roads")
+    weights = next(model for model in profile.evaluator.models_under_test.values() if model.kind == "segmentation")
+    segmenter = ImageSegmenter(weights, device="cpu")
+
+    @app.post("/detect")
+    def detect(body: dict[str, list[str]]) -> dict[str, object]:
+        images = [decode(base64.b64decode(image)) for image in body["images"]]
+        return {"boxes": [boxes_of(label_map, segmenter.classes) for label_map in segmenter.run(images)]}
+
+    return app
+
+
+def boxes_of(label_map: np.ndarray, classes: list[str]) -> list[dict[str, object]]:
+    found = []
+    for name in THINGS:
+        mask = (label_map == classes.index(name)).astype(np.uint8)
+        count, _, stats, _ = cv2.connectedComponentsWithStats(mask, connectivity=8)
+        for left, top, width, height, area in stats[1:count].tolist():
+            if area >= 12:
+                box = [left, top, left + width, top + height]
+                found.append({"label": name, "score": area / (width * height), "box": box})
+    return found
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[httpx.Client, str]]:
+    place = tmp_path_factory.mktemp("detection")
+    folder = write_demo(place / "roads", demo_scenes(SCENES))
+    with listen(detector()) as url:
+        profile = (REPOSITORY / "shared/profiles/tiny-roads.toml").read_text()
+        profile = profile.replace('"tinyworld/', f'"{REPOSITORY}/tinyworld/') + DETECTOR.format(url=url)
+        (place / "profile.toml").write_text(profile)
+        with (
+            run_embedded(place / "system", str(place / "profile.toml")) as system,
+            httpx.Client(base_url=system.base_url, timeout=300) as client,
+        ):
+            spec = {
+                "task": "detect vehicles and pedestrians",
+                "models": ["regions"],
+                "boxes": {"score": 0.3},
+                "methods": [{"name": "corruptions", "parameters": {"corruptions": ["fog"]}}],
+            }
+            files = {
+                "images": ("roads.zip", packed(folder), "application/zip"),
+                "spec": ("", json.dumps(spec).encode(), "application/json"),
+            }
+            reply = client.post("/jobs", files=files)
+            assert reply.status_code == 202, reply.text
+            name = str(reply.json()["id"])
+            finished(client, f"/jobs/{name}")
+            yield client, name
+
+
+def packed(folder: Path) -> bytes:
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as target:
+        for path in [folder / "annotations.json", *sorted((folder / "images").iterdir())]:
+            target.write(path, path.relative_to(folder).as_posix())
+    return archive.getvalue()
+
+
+@pytest.mark.slow
+def test_a_detector_of_drawn_scenes_loses_objects_in_fog(job: tuple[httpx.Client, str]) -> None:
+    client, name = job
+    detail = client.get(f"/jobs/{name}").json()
+    assert (detail["state"], detail["kind"], detail["labelled"]) == ("done", "detection", SCENES), detail["failure"]
+    metrics = JobResults.model_validate(client.get(f"/jobs/{name}/results").json()["metrics"])
+    (result,) = metrics.results
+    found = result.detection
+    assert found is not None
+    assert result.originals is not None
+    assert result.originals.standing == "sound", result.originals.sentence
+    assert found.all_originals.found > found.all_originals.objects / 3
+    assert found.all_originals.precision.ap50 is not None
+    assert found.delta_recall is not None
+    assert found.delta_recall < 0
+    assert {cell.cell.label for cell in result.cells} >= {"vehicle", "pedestrian"}
+    assert "Object by object" in client.get(f"/jobs/{name}/report").text
