@@ -14,6 +14,7 @@ from contrafact.testing import JobFailed, test
 from shared.problems import Problem
 from shared.schemas.comparisons import ComparisonChoice
 from shared.schemas.effects import DoseRequest
+from shared.schemas.exports import Release
 from shared.schemas.finding_notes import FindingNoteRequest
 from shared.schemas.jobs import JobRequest, JobSpec, ManifestImage, MethodChoice
 from shared.schemas.models import ModelSpec, Preprocessing
@@ -44,6 +45,7 @@ __all__ = [
     "Preprocessing",
     "Problem",
     "Question",
+    "Release",
     "RepairRequest",
     "ReviewRequest",
     "StudyRequest",

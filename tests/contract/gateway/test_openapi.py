@@ -42,7 +42,7 @@ PROMISED = {
     "POST /studies/{study}/invitations", "GET /studies/{study}/results", "GET /studies/{study}/items.csv",
     "GET /studies/{study}/items/{item}/{side}", "GET /studies/{study}/answers.csv", "PUT /studies/{study}/answers.csv",
     "POST /suites", "GET /suites", "GET /suites/{suite}", "DELETE /suites/{suite}",
-    "GET /suites/{suite}/counterfactuals",
+    "GET /suites/{suite}/counterfactuals", "GET /suites/{suite}/export",
     "POST /suites/{suite}/runs", "GET /suites/{suite}/runs/{run}", "GET /suites/{suite}/runs/{run}/results",
     "PUT /images/{digest}", "GET /images/{digest}", "HEAD /images/{digest}",
     "POST /models", "GET /models/{model}", "DELETE /models/{model}", "POST /jobs/{job}/models",
