@@ -21,4 +21,5 @@ def module(name: str) -> str:
 def uninterrupted(load: Callable[[], Loaded]) -> Loaded:
     """What `load` returns, which imports modules. Ctrl-C waits for its end: half an import cannot be repeated."""
     with ThreadPoolExecutor(1, "imports") as thread:
+        thread.submit(int).result()  # interrupted while it starts, the thread would not be waited for
         return thread.submit(load).result()

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import time
+import sys
+import threading
+from types import FrameType
 
 import pytest
 
 from shared.package import uninterrupted
+from tests.support.work_site import wait_for
 
 
 def test_an_interrupt_waits_for_the_end_of_an_import() -> None:
     """After Ctrl-C in the first seconds of `contrafact.test`, every later call failed in a module imported by half."""
-    imported = []
+    imported, interrupted = [], threading.Event()
+    caller = threading.get_ident()
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        interrupted.set()
+        raise KeyboardInterrupt
 
     def load() -> None:
-        time.sleep(0.2)  # the caller waits by now
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(0.2)
+        wait_for(lambda: sys._current_frames()[caller].f_code.co_name == "wait")
+        signal.pthread_kill(caller, signal.SIGINT)
+        assert interrupted.wait(60)
         imported.append("module")
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in a shell's background jobs
+    before = signal.signal(signal.SIGINT, interrupt)
     try:
         with pytest.raises(KeyboardInterrupt):
             uninterrupted(load)
