@@ -29,7 +29,7 @@ from shared.schemas.effects import SMALL_LOSS
 from shared.schemas.exports import Release
 from shared.schemas.suites import MAX_DROP, CellComparison, Judgement, RunResults, RunView, SuiteFilters, SuiteRequest
 from shared.words.markdown import plain, sentence, table
-from shared.words.verdicts import counts_tested, is_suspected, ruled_out
+from shared.words.verdicts import counts_tested, is_suspected, limit_in_words
 from shared.words.wording import SCORE_WORDS, class_in_words, factor_in_words, interval, percent, points
 
 REVISION_CHARACTERS = 12
@@ -241,13 +241,15 @@ def summary(results: RunResults) -> str:
 
 
 def what_is_ruled_out(results: RunResults) -> str:
-    """In the words of a job's verdict: "No tested change costs more than 27 points (95 % limit); 3 of 4 …"."""
-    tested = len(results.tested)
-    return f"{ruled_out(_limit(results), results.metric)}; {counts_tested(tested, len(results.cells) - tested)}"
+    """Against the baseline, or the null arms: "No tested cell drops more than 27 points (95 % limit); 3 of 4 …"."""
+    limit, tested = _limit(results), len(results.tested)
+    drop = f"No tested cell drops more than {limit_in_words(limit, results.metric)}"
+    counts = counts_tested(tested, len(results.cells) - tested)
+    return f"{'No drop is ruled out' if limit >= 1 else drop}; {counts}"
 
 
 def _limit(results: RunResults) -> float:
-    """The largest loss in the intervals of all tested cells, 0 … 1."""
+    """The largest drop in the intervals of all tested cells, 0 … 1."""
     losses = [1.0 if cell.interval is None else -cell.interval.low for cell in results.tested]
     return max([0.0, *losses]) if losses else 1.0
 

@@ -145,8 +145,8 @@ def _differences(stored: Counterfactual, repeated: CounterfactualColumns, shelf:
     """Differences in the columns that a repetition must reproduce, and in the lineage that explains them."""
     for name in ("revision", "rendering"):
         yield from _change(f"{name} of the method", stored.lineage.get(name), repeated["lineage"].get(name))
-    chosen = with_defaults(stored.method, stored.lineage.get("parameters"))
-    yield from _change("parameters of the method", chosen, repeated["lineage"].get("parameters"))
+    chosen, now = (with_defaults(stored.method, of.get("parameters")) for of in (stored.lineage, repeated["lineage"]))
+    yield from _change("parameters of the method", chosen, now)
     yield from _change("arm", stored.arm, repeated["arm"])
     yield from _change("seed", stored.seed, repeated["seed"])
     yield from _change("caption", stored.caption, repeated["caption"])
@@ -162,7 +162,7 @@ def _differences(stored: Counterfactual, repeated: CounterfactualColumns, shelf:
 
 
 def with_defaults(method: str, parameters: object) -> object:
-    """A lineage's parameters; those that the method did not have at that time are at their defaults."""
+    """A lineage's parameters; those that it leaves out, or the method did not have then, are at their defaults."""
     if not isinstance(parameters, Mapping):
         return parameters
     fields = METHODS[method].parameters.model_fields

@@ -36,7 +36,8 @@ class ModelVerdict:
 
     `limit`: what no tested cell loses more than, 0 … 1: the largest of their one-sided 95 % limits. No correction for
     many cells is needed: it is too low only if the limit of the one cell that loses most is. Where reviews show how
-    many images are valid, it is divided by the lower end of that share: an edit that does not show loses nothing.
+    many images are valid, it is divided by the lower end of that share: an edit that does not show loses nothing. Both
+    are then limits at 97.5 %, so that their quotient is one at 95 %.
     `provisional`: the method's random sample is not reviewed, or holds no image that the model kept.
     """
 
@@ -101,13 +102,17 @@ def verdict_of(results: JobResults, of: ModelResults) -> ModelVerdict:
     if check and (check.standing == "unsound" or (kind == "bounded" and not check.lets_pass)):
         kind = "not testable"
     sentence, share = of.originals.sentence if of.originals else "", _valid_share(results, of)
-    limit = min(1.0, max(map(_loss_limit, tested), default=1.0) / (share or 1.0))
+    largest = max((_loss_limit(effect, beside_share=share is not None) for effect in tested), default=1.0)
+    limit = min(1.0, largest / (share or 1.0))
     return ModelVerdict(kind, weaknesses, tested, untested, unsettled, sentence, limit, share is None)
 
 
-def _loss_limit(effect: CellEffect) -> float:
-    """The limit of a tested cell's loss; in results of older versions the end of its interval, which is not lower."""
-    if effect.loss_limit is not None:
+def _loss_limit(effect: CellEffect, beside_share: bool) -> float:
+    """The one-sided limit of a tested cell's loss, at 95 %, or at 97.5 % beside the limit of a share of valid images.
+
+    The end of the two-sided interval is the limit at 97.5 %. It stands in for the other in results of older versions.
+    """
+    if effect.loss_limit is not None and not beside_share:
         return effect.loss_limit
     return 1.0 if effect.interval is None else max(0.0, -effect.interval.low)
 
@@ -192,9 +197,12 @@ def _too_few_sentence(verdict: ModelVerdict) -> str:
 
 def ruled_out(limit: float, metric: Metric = "accuracy") -> str:
     """ "No tested change costs more than 27 points (95 % limit)"; `limit` in 0 … 1."""
-    if limit >= 1:
-        return "No loss is ruled out"
-    return f"No tested change costs more than {math.ceil(100 * limit - 1e-9)} {SCORE_WORDS[metric].unit} (95 % limit)"
+    return "No loss is ruled out" if limit >= 1 else f"No tested change costs more than {limit_in_words(limit, metric)}"
+
+
+def limit_in_words(limit: float, metric: Metric) -> str:
+    """ "27 points (95 % limit)", rounded up; `limit` in 0 … 1."""
+    return f"{math.ceil(100 * limit - 1e-9)} {SCORE_WORDS[metric].unit} (95 % limit)"
 
 
 def counts_tested(tested: int, untested: int) -> str:

@@ -136,6 +136,6 @@ def test_an_undecided_drop_is_no_green_mark() -> None:
     reaching_zero = drop.model_copy(update={"interval": Interval(low=-0.7, high=0.1, level=0.95, kind="betting")})
     wide = gate_markdown(results([comparison("held"), reaching_zero]), "night")
     assert wide.startswith("## ❔")
-    assert "No tested change costs more than 70 points (95 % limit); 2 of 2 were tested." in wide
+    assert "No tested cell drops more than 70 points (95 % limit); 2 of 2 were tested." in wide
     root = ElementTree.fromstring(junit_document(results([drop]), "night"))
     assert (root[0].get("failures"), root[0].get("skipped")) == ("0", "1"), "the cases are as before"

@@ -164,10 +164,12 @@ def test_a_verdict_is_green_only_if_all_but_a_small_loss_is_ruled_out(
         valid=share, valid_rejected=None, accepted_if_valid=None, accepted_if_invalid=None, flipped=[flipped],
         edit_shown=None, realism=None, graded=0,
     )  # fmt: skip
-    figures = job(TESTED.model_copy(update={"loss_limit": limit})).model_copy(update={"reviews": [reviews]})
+    at_97_5 = Interval(low=-limit - 0.005, high=0.0, level=0.95, kind="exact")
+    tested = TESTED.model_copy(update={"loss_limit": limit, "interval": at_97_5})
+    figures = job(tested).model_copy(update={"reviews": [reviews]})
     verdict = verdict_of(figures, figures.results[0])
     assert verdict.passes is passes
-    assert verdict.limit == pytest.approx(limit / valid if valid and reviewed > 3 else limit)
+    assert verdict.limit == pytest.approx((limit + 0.005) / valid if valid and reviewed > 3 else limit)
     assert ("Provisional" in verdict_sentence(verdict)) is not (valid is not None and reviewed > 3)
 
 
