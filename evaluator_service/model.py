@@ -28,7 +28,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast
 
 import cv2
 import numpy as np
@@ -44,6 +44,7 @@ from evaluator_service.models_under_test.loading import load_alias
 from evaluator_service.models_under_test.messages import Limits, default_memory_mib
 from evaluator_service.models_under_test.outputs import finite
 from evaluator_service.models_under_test.quarantine import Quarantine
+from evaluator_service.models_under_test.question import QuestionModel
 from evaluator_service.models_under_test.uploads import RunningModel, UploadedModels
 from evaluator_service.shapes import shapes_reply
 from evaluator_service.similarity import Scorer, TextEmbedder
@@ -99,7 +100,7 @@ _INSTRUCTION = "{} Answer with one word: yes or no."
 
 Row = list[float]
 Reply = TypeVar("Reply", bound=Contract)
-Tested = LoadedModel | EndpointModel | RunningModel
+Tested = LoadedModel | EndpointModel | QuestionModel | RunningModel
 Compute = Callable[[Sequence[str], float], Awaitable[list[Row]]]
 
 
@@ -170,7 +171,7 @@ class ModelsUnderTest:
             raise ValueError(f"the profile has a model under test {taken[0]!r}; choose another name")
         self._named: dict[str, Tested] = {
             **{name: _load(model, device) for name, model in profile.models_under_test.items()},
-            **{name: EndpointModel(endpoint) for name, endpoint in profile.endpoints.items()},
+            **{name: _endpoint_model(endpoint) for name, endpoint in profile.endpoints.items()},
         }
         self._named.update(in_process)
         self._uploads = uploads
@@ -218,6 +219,16 @@ class ModelsUnderTest:
         else:
             aliases = ", ".join(sorted(self._named)) or "none"
             raise NotFound(f"no model under test is named {request.model!r}; this profile has: {aliases}")
+
+
+def _endpoint_model(endpoint: ModelEndpoint) -> EndpointModel | QuestionModel:
+    """The model behind a server. Raises ValueError if it cannot be used."""
+    if endpoint.protocol != "openai":
+        return EndpointModel(endpoint)
+    kind = KINDS[endpoint.kind]
+    if kind.question is None:
+        raise ValueError(f'protocol = "openai" asks which class an image shows; it cannot be a {kind.noun}')
+    return kind.question(endpoint)
 
 
 def _load(model: ModelUnderTest, device: str) -> LoadedModel:
@@ -283,6 +294,8 @@ class EvaluatorModel:
         Raises NotFound for an unknown alias, InvalidInput for a model of another kind.
         """
         async with self._tested.using(kind, request) as model:
+            if isinstance(model, QuestionModel):
+                return cast(Reply, await model.predict([image.png for image in request.images], deadline))
             if isinstance(model, EndpointModel):
                 answers = await model.outputs([image.png for image in request.images], deadline)
             else:

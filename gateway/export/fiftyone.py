@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from typing import IO
 
 from gateway.export.files import Exporting, image_files, json_bytes, member_of, safe_name, temporary_member
-from shared.schemas.exports import ARMS, ExportedImage
+from shared.schemas.exports import ExportedImage
+from shared.schemas.results import ARMS
 from shared.seeds import derive_id
 
 VERSION = "1.0.0"

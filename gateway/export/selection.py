@@ -22,8 +22,8 @@ from gateway.results.pairing import Triple, load_triples
 from gateway.results.provenance import digital_source_of
 from gateway.results.views import truth_in
 from shared.problems import NotFound
-from shared.schemas.exports import ARMS, Arm, ExportedImage, ExportedPrediction
-from shared.schemas.results import ChangeView
+from shared.schemas.exports import ExportedImage, ExportedPrediction
+from shared.schemas.results import ARMS, Arm, ChangeView
 
 SOURCES_PER_PAGE = 50
 

@@ -2,16 +2,19 @@
 
 `detail` of a prediction: `rank`, the place of the truth (1 is first; acc@k is `rank <= k`), and `truth_probability`,
 its softmax value even outside `top`, which holds the five most probable classes. Without a truth, or for one that the
-model does not know, both are None and there is no score.
+model does not know, both are None and there is no score. Of a model that is asked a question it has `place`, that of
+its answer among the options, or `unanswered`, why it gave none: such an image is neither right nor wrong.
 """
 
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import fields
-from typing import cast
+from itertools import repeat
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -29,8 +32,9 @@ from gateway.methods import METHODS
 from gateway.methods.checks import LABEL
 from gateway.methods.counterfactual import MethodImage
 from gateway.methods.doses import DOSES
+from shared.schemas.base import JsonObject
 from shared.schemas.effects import Rate
-from shared.schemas.evaluation import PredictReply
+from shared.schemas.evaluation import PredictReply, Unanswered
 from shared.schemas.metrics import ClassConfusion, ConfusionPairs, OriginalsCheck
 from shared.schemas.results import Relation
 from shared.seeds import derive_seed
@@ -40,15 +44,32 @@ HINT_BELOW = 0.8  # accuracy below which the preprocessing may be wrong
 MOST_CLASSES = 40  # rows, and columns, of a confusion matrix that is still legible
 _CAUSES = "the order of the classes, the label map, and the preprocessing (rescale, mean and std, channels, size)"
 
-Probabilities = Mapping[str, float]
+NO_ANSWER = "no answer"
+LEAST_ANSWERS = 20  # from which a place among the options that is chosen for `BIASED` of them is no chance
+BIASED = 0.9
 
 
-def _answers(reply: PredictReply, classes: Sequence[str]) -> Iterator[Probabilities]:
-    for values in reply.probabilities:
-        yield dict(zip(reply.classes, values, strict=True))
+class ClassAnswer(NamedTuple):
+    """Probabilities by class; none if the question was `unanswered`. `place`: of the answer among the options."""
+
+    probabilities: Mapping[str, float]
+    unanswered: Unanswered | None = None
+    place: int | None = None
 
 
-def _judge(probabilities: Probabilities, truth: str | None, classes: Sequence[str]) -> Scored:
+def _answers(reply: PredictReply, classes: Sequence[str]) -> Iterator[ClassAnswer]:
+    for values, place in zip(reply.probabilities, reply.places or repeat(None), strict=False):
+        if isinstance(values, str):
+            yield ClassAnswer({}, values)
+        else:
+            yield ClassAnswer(dict(zip(reply.classes, values, strict=True)), None, place)
+
+
+def _judge(prediction: ClassAnswer, truth: str | None, classes: Sequence[str]) -> Scored:
+    probabilities, unanswered, place = prediction
+    if unanswered is not None:
+        nothing: JsonObject = {"rank": None, "truth_probability": None, "top": [], "unanswered": unanswered}
+        return Scored(NO_ANSWER, 0.0, {}, nothing)
     ranked = sorted(probabilities.items(), key=lambda item: -item[1])
     predicted, probability = ranked[0]
     true = None if truth is None else probabilities.get(truth)
@@ -61,6 +82,7 @@ def _judge(probabilities: Probabilities, truth: str | None, classes: Sequence[st
             "rank": rank,
             "truth_probability": true,
             "top": [{"name": name, "probability": value} for name, value in ranked[:TOP]],
+            **({} if place is None else {"place": place}),
         },
     )
 
@@ -69,11 +91,14 @@ def _label(source: MethodImage) -> str | None:
     return source.ground_truth
 
 
-def _most_probable(probabilities: Probabilities) -> str:
-    return max(probabilities, key=lambda name: probabilities[name])
+def _most_probable(prediction: ClassAnswer) -> str:
+    probabilities = prediction.probabilities
+    return max(probabilities, key=lambda name: probabilities[name], default=NO_ANSWER)
 
 
-def _changed(original: Scored, image: Scored) -> bool:
+def _changed(original: Scored, image: Scored) -> bool | None:
+    if "unanswered" in original.detail or "unanswered" in image.detail:
+        return None
     return original.predicted != image.predicted
 
 
@@ -159,17 +184,53 @@ class ClassifiedOriginals:
         self._known, self._relation = len(classes), relation
         self._seed = derive_seed("originals", seed)
         self._columns = OriginalColumns()
+        self._places, self._unanswered = Counter[int](), Counter[str]()
 
     def add(self, group: int, row: PredictionRow | None) -> None:
         for label in labels(row):
             assert row is not None
             self._columns.add(group, _rank(row), label, row.predicted)
+        if row is not None and isinstance(place := row.detail.get("place"), int):
+            self._places[place] += 1
+        if row is not None and isinstance(why := row.detail.get("unanswered"), str):
+            self._unanswered[why] += 1
 
     def check(self) -> OriginalsCheck | None:
-        originals = self._columns.arrays()
+        originals, unanswered = self._columns.arrays(), self._unanswered.total()
         if self._relation == "metamorphic":
-            return check_unlabelled(originals)
-        return check_originals(originals, self._known, self._seed)
+            check = check_unlabelled(originals)
+        else:
+            check = check_originals(originals, self._known, self._seed)
+        if unanswered and not len(originals.rank):
+            faults = unanswered_in_words(self._unanswered)
+            return OriginalsCheck(
+                standing="unsound", sentence=f"Not testable: it answered none of the {unanswered} originals ({faults})."
+            )
+        if check is None:
+            return None
+        if check.standing != "sound" and (first := _preferred_place(self._places)):
+            check = check.model_copy(update={"sentence": f"{check.sentence} {first}"})
+        if unanswered:
+            of = f"{unanswered} of {unanswered + len(originals.rank)}"
+            more = f"It did not answer {of} originals ({unanswered_in_words(self._unanswered)}), which do not count."
+            check = check.model_copy(update={"sentence": f"{check.sentence} {more}".strip()})
+        return check
+
+
+def unanswered_in_words(counts: Mapping[str, int]) -> str:
+    """ "5 refused, 1 cut off", the most frequent first."""
+    return ", ".join(f"{count} {why}" for why, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _preferred_place(places: Counter[int]) -> str:
+    """The sentence on a model that chooses one place among the options, whose order differs; "" if it does not."""
+    ((place, count),) = places.most_common(1) or [(0, 0)]
+    if places.total() < LEAST_ANSWERS or count < BIASED * places.total():
+        return ""
+    return (
+        f"It chose option {place + 1} in {count} of {places.total()} answers, whatever stood there: the options are in "
+        "another order for each image."
+    )
 
 
 class OriginalColumns:

@@ -155,8 +155,8 @@ def null_arm(method: str) -> str:
 
 
 def holds(opinion: PredictionView | None, expected: str | None) -> bool | None:
-    """Whether a prediction is the expected class; None if either is unknown."""
-    return None if opinion is None or expected is None else opinion.predicted == expected
+    """Whether a prediction is the expected class; None if either is unknown, or the model gave no answer."""
+    return None if opinion is None or expected is None or not opinion.top else opinion.predicted == expected
 
 
 def date_and_time(time: datetime) -> str:

@@ -196,6 +196,7 @@ def _model_results(
         sources=whole.sources or 0,
         counterfactuals=whole.counterfactuals,
         left_out=rows.left_out,
+        unanswered=rows.unanswered,
         cells=with_sentences(effects, cells, all_rows.relation, kind.metric, _instead(rows, effects)),
         originals=all_rows.checks[model],
     )

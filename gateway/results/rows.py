@@ -7,8 +7,8 @@ the kind keeps besides (`Detail`).
 from __future__ import annotations
 
 from array import array
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ from gateway.results.pairing import Compared, Triple
 from gateway.results.stream import SourceRows, cells_of
 from shared.schemas.effects import Cell
 from shared.schemas.masks import ALL_CLASSES
+from shared.schemas.results import ARMS, Arm
 from shared.schemas.scores import whole
 
 
@@ -29,13 +30,15 @@ class ModelRows(NamedTuple):
     """The predictions of one model under test for the counterfactuals of one method.
 
     `own` has the scores of the accepted counterfactuals with their null arms, sham arms and originals. `left_out`: no
-    ground truth (in a job that has some), a class that the model does not know, or a prediction missing. `screened` has
-    the rendered edits of each cell, accepted or not; `refused` those whose pairs do not count, `second` the pairs that
-    the second scorer accepts.
+    ground truth (in a job that has some), a class that the model does not know, a prediction missing, or one without an
+    answer: of these `unanswered` counts the originals, null arms and counterfactuals. `screened` has the rendered edits
+    of each cell, accepted or not; `refused` those whose pairs do not count, `second` the pairs that the second scorer
+    accepts.
     """
 
     own: KindRows
     left_out: int
+    unanswered: dict[Arm, int]
     screened: dict[Cell, Screened]
     refused: dict[Cell, Refused]
     second: SecondColumns
@@ -51,6 +54,7 @@ class ScoreColumns:
 
     def __init__(self, detail: Detail) -> None:
         self._detail, self._left_out = detail, 0
+        self._unanswered = Counter[Arm]()
         self._number, self._group, self._ordinal, self._original = array("q"), array("q"), array("q"), array("d")
         self._image, self._whole = array("q"), array("q")
         self._null, self._counterfactual, self._reference = array("d"), array("d"), array("d")
@@ -83,6 +87,7 @@ class ScoreColumns:
             else:
                 self._left_out += 1
                 unscored += [] if pair is None else [pair]
+                self._unanswered.update(_unanswered(pair))
         self._detail.add(numbers, original, pairs, unscored)
 
     def _append(self, numbers: SourceNumbers, pair: CompletePair, cells: Mapping[str, Iterable[Cell]]) -> None:
@@ -118,11 +123,19 @@ class ScoreColumns:
             counting=self._counting.masks(),
         )
         screened, refused = self._screening.screened(), self._screening.refused()
-        return ModelRows(self._detail.rows(scores), self._left_out, screened, refused, self._second)
+        own, unanswered = self._detail.rows(scores), dict(self._unanswered)
+        return ModelRows(own, self._left_out, unanswered, screened, refused, self._second)
 
 
 def _score(prediction: PredictionRow | None, label: str) -> float | None:
     return None if prediction is None else prediction.scores.get(label)
+
+
+def _unanswered(pair: CompletePair | None) -> Iterator[Arm]:
+    """The arms of a pair for which the model was asked and gave no answer."""
+    for arm, prediction in zip(ARMS, pair[1:4] if pair else (), strict=False):
+        if "unanswered" in prediction.detail:
+            yield arm
 
 
 def _complete(edit: CounterfactualRow, compared: Compared[PredictionRow]) -> CompletePair | None:

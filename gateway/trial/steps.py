@@ -195,6 +195,8 @@ def describe(reply: Contract) -> tuple[str, str]:
             fault = "" if attempts == 1 else "the first reply did not fit its schema, so the model was asked twice"
             return " ".join(text.split())[:300], fault
         case PredictReply(classes=classes, probabilities=[row, *_]):
+            if isinstance(row, str):
+                return f"no answer ({row})", "a model that does not answer cannot be tested: look at its replies"
             best = max(range(len(row)), key=row.__getitem__)
             return f"{classes[best]} ({row[best]:.0%})", "" if math.isfinite(row[best]) else "it is NaN or infinity"
         case SegmentReply(classes=classes, maps=[first, *_]):

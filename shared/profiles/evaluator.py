@@ -38,6 +38,10 @@ class ModelEndpoint(Section):
     `protocol`: `contrafact` is our own; `huggingface` sends one image at a time, as `inputs`; `kserve` is the Open
     Inference Protocol, whose `url` ends in `/infer`. The latter gets the images as the tensor `input`, by the
     `preprocessing`, and its outputs are read as `output` says; `binary`: as binary tensors, an extension.
+
+    `openai`: a vision-language model behind an OpenAI-compatible server, whose `url` is the API's root. The server's
+    `model` is asked `question` about each image with the `classes` as options, in an order that depends on the image
+    and on `seed`, and answers in up to `max_tokens`.
     """
 
     url: Annotated[str, Field(pattern=r"^https?://")]
@@ -50,7 +54,12 @@ class ModelEndpoint(Section):
     ca_file: str = ""
     max_batch: MaxBatch = 16
     concurrency: Annotated[int, Field(ge=1, le=256)] = 4
-    protocol: Literal["contrafact", "huggingface", "kserve"] = "contrafact"
+    protocol: Literal["contrafact", "huggingface", "kserve", "openai"] = "contrafact"
+    model: str = ""
+    question: Annotated[str, Field(min_length=1, max_length=2000)] = "Which of these does the picture show?"
+    temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    max_tokens: Annotated[int, Field(ge=1, le=8192)] = 64
     input: str = ""
     preprocessing: Preprocessing | None = None
     output: Output | None = None
@@ -65,6 +74,8 @@ class ModelEndpoint(Section):
             )
         if self.protocol != "kserve" and (self.input or self.preprocessing or self.output or self.binary):
             raise ValueError('input, preprocessing, output and binary belong to protocol = "kserve"')
+        if (self.protocol == "openai") != bool(self.model):
+            raise ValueError('protocol = "openai" needs `model`, its name at the server; other protocols have none')
         return self
 
     @model_validator(mode="after")
@@ -83,6 +94,9 @@ class ModelEndpoint(Section):
         if self.preprocessing is not None:  # the answers depend on it, too
             settings = self.preprocessing.model_dump_json() + (self.output or "")
             revision += f" {derive_digest(settings).hex()[:12]}"
+        if self.protocol == "openai":
+            asked = derive_digest(self.model, self.question, str(self.temperature), self.seed, self.max_tokens)
+            revision += f" {asked.hex()[:12]}"
         return WeightsInfo(role=role, id=self.url, revision=revision, dtype="server", licence=self.licence)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     Field,
@@ -60,11 +60,19 @@ class PredictRequest(ModelRequest):
     """`POST /v1/predictions`: predictions of one model under test on some images."""
 
 
+Unanswered = Literal["refused", "unclear", "cut off"]
+
+
 class PredictReply(Contract):
-    """Softmax probabilities, one row per image, one column per class of `classes`."""
+    """Softmax probabilities, one row per image, one column per class of `classes`.
+
+    A model that is asked a question may give no answer: then why not stands in the row's place. `places` are those of
+    its answers among the options of the question, from 0; None of other models.
+    """
 
     classes: list[str]
-    probabilities: list[list[float]]
+    probabilities: list[list[float] | Unanswered]
+    places: Annotated[list[int | None] | None, Field(exclude_if=lambda places: places is None)] = None
 
 
 class SegmentRequest(ModelRequest):

@@ -11,11 +11,9 @@ from shared.schemas.base import TASK_DESCRIPTION, Contract, Kind
 from shared.schemas.findings import FindingView
 from shared.schemas.jobs import MethodChoice
 from shared.schemas.masks import MaskSpec
-from shared.schemas.results import ChangeView
+from shared.schemas.results import Arm, ChangeView
 from shared.schemas.service import ServiceInfo
 
-Arm = Literal["original", "null_arm", "counterfactual"]  # tables take "null" for a missing value
-ARMS: tuple[Arm, ...] = ("original", "null_arm", "counterfactual")
 DigitalSource = Literal[
     "trainedAlgorithmicMedia",  # created by a generator
     "compositeWithTrainedAlgorithmicMedia",  # an image edited by a generator

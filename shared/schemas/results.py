@@ -133,12 +133,15 @@ class MethodReviews(Contract):
 
 # labelled: against the ground truth. metamorphic: without one, so the prediction on the source image must not change.
 Relation = Literal["labelled", "metamorphic"]
+Arm = Literal["original", "null_arm", "counterfactual"]  # tables take "null" for a missing value
+ARMS: tuple[Arm, ...] = ("original", "null_arm", "counterfactual")
 
 
 class ModelResults(Contract):
     """One model under test under one method. `cells` holds every cell, also those with too few images.
 
-    `counterfactuals` counts the accepted ones whose pairs count, `left_out` those without a usable ground truth.
+    `counterfactuals` counts the accepted ones whose pairs count, `left_out` those without a usable ground truth, or
+    without an answer of a model that is asked a question: `unanswered` counts these by arm.
     `reference` is what effects are measured against. The papers' `metrics` are over all accepted counterfactuals and
     their null arms. `failure_points` has one entry per corruption and is empty under other methods. `metric` is fixed
     before the analysis: for a segmenter, `delta_accuracy` of a cell is the difference in the IoU of its class, or in
@@ -158,6 +161,9 @@ class ModelResults(Contract):
     sources: int
     counterfactuals: int
     left_out: int
+    unanswered: Annotated[dict[Arm, int], Field(exclude_if=lambda unanswered: not unanswered)] = Field(
+        default_factory=dict
+    )
     cells: list[CellEffect]
     originals: OriginalsCheck | None = None
     metrics: PaperMetrics | None = None

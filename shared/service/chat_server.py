@@ -107,25 +107,41 @@ class ChatServer:
             raise NotFinite(f"{self.server.url} returned log-probabilities with NaN or infinity")
         return total, len(scored)
 
+    async def answer(
+        self,
+        messages: Iterable[ChatCompletionMessageParam],
+        deadline: float,
+        *,
+        temperature: float,
+        seed: int,
+        max_tokens: int,
+        top_logprobs: int = TOP_LOGPROBS,
+    ) -> tuple[Completion, list[tuple[str, float]]]:
+        """A completion, and the likeliest first tokens of its answer with their natural-log probabilities.
+
+        There are none without `top_logprobs`, and of a server that returns none. Raises as `complete` does.
+        """
+        async with self._connection.problems(deadline):
+            reply = await self._connection.client.chat.completions.create(
+                model=self.server.model,
+                messages=messages,
+                temperature=temperature,
+                seed=seed,
+                max_tokens=max_tokens,
+                logprobs=bool(top_logprobs) or omit,
+                top_logprobs=top_logprobs or omit,
+                extra_headers=self._connection.headers,
+            )
+        return self._completion(reply), _first_tokens(reply)
+
     async def yes(self, messages: Iterable[ChatCompletionMessageParam], deadline: float) -> float:
         """The probability of "yes" against "no" as the first word of an answer, 0 to 1; raises as `complete` does.
 
         From the log-probabilities of the answer's first token where the server returns them and they hold either word,
         else 0 or 1 by the word itself. Raises UnusableReply if the answer is neither.
         """
-        async with self._connection.problems(deadline):
-            reply = await self._connection.client.chat.completions.create(
-                model=self.server.model,
-                messages=messages,
-                temperature=0,
-                seed=0,
-                max_tokens=8,
-                logprobs=True,
-                top_logprobs=TOP_LOGPROBS,
-                extra_headers=self._connection.headers,
-            )
-        completion = self._completion(reply)
-        for candidates in (_first_tokens(reply), [(completion.text, 0.0)]):
+        completion, tokens = await self.answer(messages, deadline, temperature=0, seed=0, max_tokens=8)
+        for candidates in (tokens, [(completion.text, 0.0)]):
             probabilities = {True: 0.0, False: 0.0}
             for token, logprob in candidates:
                 answer = _yes_or_no(token)

@@ -114,6 +114,11 @@ def caption_in(text: str, *, finished: bool, server: str, instead: str = "") -> 
     return whole
 
 
+def declines(text: str) -> bool:
+    """Whether a reply begins with words that decline to answer, or say that there is no image."""
+    return bool(_DECLINES.match(text) or _NOT_SEEN.match(text))
+
+
 def _whole_sentences(text: str) -> str:
     """The text up to the end of its last whole sentence, which no abbreviation is; empty if there is none."""
     ends = [end for end in _SENTENCE_END.finditer(text) if not _ABBREVIATION.search(text, 0, end.start() + 1)]

@@ -21,6 +21,7 @@ from evaluator_service.models_under_test.kinds.model_kind import Answer, LoadedM
 from evaluator_service.models_under_test.onnx_file import OnnxFile, output_name, trial_images
 from evaluator_service.models_under_test.outputs import ClassNames, NamedOutputs, output_of, refuse_dependence, softmax
 from evaluator_service.models_under_test.preprocessing import processors
+from evaluator_service.models_under_test.question import QuestionModel
 from evaluator_service.models_under_test.trainable import Opener, Trainable, TrainingExample, opened_chunks
 from shared.media.images import Pixels
 from shared.problems import InvalidInput
@@ -186,4 +187,5 @@ CLASSIFICATION = ModelKind(
     receive=_receive,
     reply=_reply,
     trainable=TrainableClassifier,
+    question=QuestionModel,
 )

@@ -33,7 +33,9 @@ def exchange_labels(site: Site, model: str) -> None:
         for image in session.scalars(select(SourceImage)):
             png = site.store.get(image_key(image.digest or ""))
             reply = services.predict(PredictRequest(model=model, images=[ImagePayload(png=png)]))
-            predicted = reply.classes[reply.probabilities[0].index(max(reply.probabilities[0]))]
+            (row,) = reply.probabilities
+            assert isinstance(row, list)
+            predicted = reply.classes[row.index(max(row))]
             image.ground_truth = CLASSES[(CLASSES.index(predicted) + 1) % len(CLASSES)]
 
 

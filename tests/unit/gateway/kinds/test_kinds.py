@@ -15,11 +15,13 @@ import pytest
 
 from gateway.database.columns import StoredSpec
 from gateway.kinds import KINDS
+from gateway.kinds.classification import ClassAnswer
 from shared.media.images import decode
 from shared.media.label_maps import OTHER, VOID
 from shared.schemas.base import Kind
 from shared.schemas.boxes import BoxSpec, Detected, DetectReply, PredictedBox, TrueBox
 from shared.schemas.effects import Metric
+from shared.schemas.evaluation import PredictReply
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.scores import labels_of, whole, with_mean
 from tests.support.paths import REPOSITORY
@@ -40,14 +42,14 @@ def test_a_classifier_is_right_if_the_truth_has_rank_one(
     truth: str | None, scores: dict[str, float], rank: int | None, probability: float | None
 ) -> None:
     """There is no score without a truth, or for a class that the model does not know."""
-    scored = KINDS["classification"].judge({"car": 0.2, "bus": 0.7, "van": 0.1}, truth, CLASSES)
+    scored = KINDS["classification"].judge(ClassAnswer({"car": 0.2, "bus": 0.7, "van": 0.1}), truth, CLASSES)
     assert (scored.predicted, scored.probability, scored.scores) == ("bus", 0.7, scores)
     assert (scored.detail["rank"], scored.detail["truth_probability"]) == (rank, probability)
 
 
 def test_equally_probable_classes_share_their_rank() -> None:
     kind = KINDS["classification"]
-    first, second = (kind.judge({"car": 0.5, "bus": 0.5}, truth, CLASSES) for truth in ("car", "bus"))
+    first, second = (kind.judge(ClassAnswer({"car": 0.5, "bus": 0.5}), truth, CLASSES) for truth in ("car", "bus"))
     assert (first.scores, second.scores) == ({"car": 1.0}, {"bus": 1.0})
     assert kind.changed(first, second) is False, "the same class is predicted"
 
@@ -106,7 +108,7 @@ def guess(box: tuple[float, float, float, float], label: str, score: float) -> P
 
 def test_without_ground_truth_the_answer_for_the_original_is_the_truth() -> None:
     for name, answer, labels in (
-        ("classification", {"car": 0.2, "bus": 0.8}, {"bus"}),
+        ("classification", ClassAnswer({"car": 0.2, "bus": 0.8}), {"bus"}),
         ("segmentation", np.array([[0, 0, 2, OTHER]], np.uint8), {"sky", "car", ALL_CLASSES}),
         ("detection", [guess((0, 0, 9, 9), "car", 0.9), guess((5, 5, 9, 9), "sky", 0.2)], {"car", ALL_CLASSES}),
     ):
@@ -165,3 +167,15 @@ def test_nothing_but_its_file_branches_on_a_kind() -> None:
 )
 def test_a_branch_on_a_kind_is_found(code: str) -> None:
     assert len([*named_in_choices(ast.parse(code))]) == 1
+
+
+def test_a_question_without_an_answer_is_neither_right_nor_wrong() -> None:
+    kind = KINDS["classification"]
+    reply = PredictReply(classes=["bus", "car"], probabilities=[[0.9, 0.1], "refused"], places=[1, None])
+    answered, refused = (kind.judge(answer, "bus", CLASSES) for answer in kind.answers(reply, CLASSES))
+    assert (answered.scores, answered.detail["place"]) == ({"bus": 1.0}, 1)
+    assert (refused.predicted, refused.scores, refused.detail["unanswered"]) == ("no answer", {}, "refused")
+    assert kind.changed(answered, refused) is None
+    # In a job without ground truth, no answer for the original must not make the next answer the truth.
+    unanswered, answer = reversed(list(kind.answers(reply, CLASSES)))
+    assert kind.judge(answer, kind.as_truth(unanswered), CLASSES).scores == {}

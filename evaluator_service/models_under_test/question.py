@@ -1,0 +1,166 @@
+"""A vision-language model under test as a classifier: it is asked which of the classes an image shows.
+
+    Which of these does the picture show?
+    A. bus
+    B. truck
+    Answer with the letter of one option, and nothing else.
+
+The options of each image stand in an order of their own, so that a model that prefers the first one does not seem to
+know a class. Up to 20 classes have letters, since so many log-probabilities of the first token are given by servers:
+from these come the probabilities. Without them, and for more classes, the class that the answer names has all of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import math
+import random
+import re
+import string
+from collections.abc import Sequence
+from contextlib import suppress
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+from shared.problems import InvalidInput
+from shared.profiles.evaluator import ModelEndpoint
+from shared.profiles.weights import Server
+from shared.schemas.evaluation import PredictReply, Unanswered
+from shared.seeds import derive_seed
+from shared.service.server_replies import count_unusable, declines
+
+if TYPE_CHECKING:
+    from openai.types.chat import ChatCompletionUserMessageParam
+
+    from shared.service.completion import Completion
+
+MOST_LETTERS = 20  # log-probabilities of a token that OpenAI's API, vLLM and others return at most
+CERTAIN = 0.5  # of the first token's probability that must lie on letters, or else the answer is read as text
+_SAYS = r"(?:the )?(?:correct |final )?(?:answer|option)(?: is)?"
+_ENDINGS = ".,:;!?*)]}\"'”’` \n"
+
+
+class QuestionModel:
+    """A server that is asked the question of `endpoint` about one image after another, several at a time."""
+
+    def __init__(self, endpoint: ModelEndpoint) -> None:
+        """Raises ValueError for fewer than two classes, a missing key, or a `ca_file` that cannot be read."""
+        from shared.service.chat_server import ChatServer  # a slow import that only such a model needs
+
+        if len(endpoint.classes) < 2:
+            raise ValueError(f"a question has at least two options; name the classes of {endpoint.url}")
+        settings = {"url", "model", "revision", "licence", "api_key_variable", "ca_file", "concurrency"}
+        self._server = ChatServer(Server(**endpoint.model_dump(include=settings), gigabytes=1))
+        self._endpoint = endpoint
+        self._has_letters = len(endpoint.classes) <= MOST_LETTERS and min(map(len, endpoint.classes)) > 1
+        self._top = MOST_LETTERS if self._has_letters else 0
+        self.kind, self.classes = endpoint.kind, list(endpoint.classes)
+
+    async def predict(self, images: Sequence[bytes], deadline: float) -> PredictReply:
+        """The answers for images (PNG). Raises DeadlineExceeded, DependencyFailed and InvalidInput (its refusal)."""
+        tasks = [asyncio.ensure_future(self._ask(image, deadline)) for image in images]
+        try:
+            answers = await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+        return PredictReply(
+            classes=self.classes,
+            probabilities=[answer for answer, _ in answers],
+            places=[place for _, place in answers],
+        )
+
+    async def _ask(self, image: bytes, deadline: float) -> tuple[list[float] | Unanswered, int | None]:
+        """Probabilities by class or why there are none, and the place of the likeliest one among the options."""
+        endpoint = self._endpoint
+        seed = derive_seed("question", endpoint.seed, sha256(image).hexdigest())
+        order = random.Random(seed).sample(range(len(self.classes)), len(self.classes))
+        options = [self.classes[number] for number in order]
+        url = "data:image/png;base64," + base64.b64encode(image).decode()
+        text = question_in_words(endpoint.question, options, letters=self._has_letters)
+        message: ChatCompletionUserMessageParam = {
+            "role": "user",
+            "content": [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": text}],
+        }
+        completion, tokens = await self._answer(message, seed % 2**31, deadline)
+        shares = letters_in(tokens, len(options)) if self._has_letters else None
+        if shares is None:
+            chosen = option_in(completion.text, options, letters=self._has_letters)
+            if chosen is None:
+                fault = _fault(completion)
+                count_unusable(endpoint.url, fault)
+                return fault, None
+            shares = [float(place == chosen) for place in range(len(options))]
+        by_class = dict(zip(order, shares, strict=True))
+        return [by_class[number] for number in range(len(options))], shares.index(max(shares))
+
+    async def _answer(
+        self, message: ChatCompletionUserMessageParam, seed: int, deadline: float
+    ) -> tuple[Completion, list[tuple[str, float]]]:
+        sampling: dict[str, Any] = {
+            "temperature": self._endpoint.temperature,
+            "max_tokens": self._endpoint.max_tokens,
+            "seed": seed,
+        }
+        try:
+            return await self._server.answer([message], deadline, top_logprobs=self._top, **sampling)
+        except InvalidInput:
+            if not self._top:
+                raise
+            answer = await self._server.answer([message], deadline, top_logprobs=0, **sampling)
+        self._top = 0  # this server refuses log-probabilities, not the image
+        return answer
+
+
+def _fault(completion: Completion) -> Unanswered:
+    if declines(completion.text) or (completion.instead and not completion.text):
+        return "refused"
+    return "unclear" if completion.finished else "cut off"
+
+
+def question_in_words(question: str, options: Sequence[str], *, letters: bool) -> str:
+    """The question with its options, in this order."""
+    if letters:
+        lines = [f"{letter}. {option}" for letter, option in zip(string.ascii_uppercase, options, strict=False)]
+        how = "Answer with the letter of one option, and nothing else."
+    else:
+        lines, how = [f"- {option}" for option in options], "Answer with the name of one option, and nothing else."
+    return "\n".join([question, *lines, how])
+
+
+def letters_in(tokens: Sequence[tuple[str, float]], options: int) -> list[float] | None:
+    """The probabilities of the options' letters, which sum to 1; None if an answer probably begins otherwise.
+
+    `tokens`: the likeliest first tokens with their natural-log probabilities.
+    """
+    probabilities = dict.fromkeys(string.ascii_uppercase[:options], 0.0)
+    for token, logprob in tokens:
+        letter = token.strip().lstrip("(*[\"'“‘`").rstrip(_ENDINGS)
+        if letter in probabilities:
+            probabilities[letter] += math.exp(min(logprob, 0.0))
+    total = sum(probabilities.values())
+    return None if total < CERTAIN else [value / total for value in probabilities.values()]
+
+
+def option_in(text: str, options: Sequence[str], *, letters: bool) -> int | None:
+    """The place of the one option that an answer names, by its letter or its name; None if it names none, or several.
+
+    Names may stand in a sentence, a name that is part of a longer one that stands there does not count.
+    """
+    answer = text.strip()
+    with suppress(ValueError):
+        value = json.loads(answer)
+        answer = str(next(iter(value.values()))) if isinstance(value, dict) and len(value) == 1 else answer
+    if letters:
+        known = string.ascii_uppercase[: len(options)]
+        begins = re.match(rf"\W*(?:{_SAYS}\W+)?(?:option )?([{known}])(?=[.):*\]]|\s*$)", answer, re.IGNORECASE)
+        if begins:  # a letter before other words needs a mark behind it: "A bus" begins with an article
+            return known.index(begins[1].upper())
+    named, rest = [], answer.casefold()
+    for place in sorted(range(len(options)), key=lambda place: -len(options[place])):
+        pattern = rf"(?<!\w){re.escape(options[place].casefold())}(?:e?s)?(?!\w)"
+        rest, count = re.subn(pattern, "\0", rest)
+        named += [place] if count else []
+    return named[0] if len(named) == 1 else None
