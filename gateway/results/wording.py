@@ -21,7 +21,7 @@ from shared.schemas.effects import (
     Undone,
 )
 from shared.schemas.results import Relation
-from shared.words.wording import SCORE_WORDS, changes_in_words, class_in_words, how_sure, points
+from shared.words.wording import SCORE_WORDS, change_in_words, class_in_words, how_sure, points
 
 IMPROVEMENT_UNSEEN = (
     "; provisional until its changed images are reviewed with their arms: an arm that no longer shows the class looks "
@@ -48,10 +48,9 @@ def with_sentences(
                     cells[effect.cell].correct,
                     relation,
                     metric,
-                    alike[effect.cell],
                     instead.get(effect.cell, ""),
                 ),
-                "details": _details(effect),
+                "details": add_details(_same_pairs(alike[effect.cell]), _details(effect)),
             }
         )
         for effect in effects
@@ -169,14 +168,12 @@ def effect_sentence(
     correct: Floats,
     relation: Relation,
     metric: Metric = "accuracy",
-    same_pairs: Sequence[Cell] = (),
     instead: str = "",
 ) -> str:
     """One cell in short sentences. What is surely lost in a finding is adjusted for selection.
 
-    `correct`: per-source differences. `same_pairs`: cells of findings about the same pairs. `instead`: what the model
-    says. Example: "`bus` at night (so also from day) is not recognised: 14 of 14 lost, all called `truck`. At least 45
-    points are lost, 95 % sure."
+    `correct`: per-source differences. `instead`: what the model says. Example: "`bus` at night is not recognised: 14 of
+    14 lost, all called `truck`. At least 45 points are lost, 95 % sure."
     """
     name, words = class_in_words(effect.cell, "`"), SCORE_WORDS[metric]
     worse, better = words.verbs(relation)
@@ -188,7 +185,7 @@ def effect_sentence(
         "too few images": "has too few images to tell",
     }[effect.standing]
     counts = [_counts(effect, correct, words.unit), instead if effect.standing == "weakness" else "", _outlook(effect)]
-    sentence = f"{name} {changes_in_words([effect.cell, *same_pairs])} {verb}: {', '.join(filter(None, counts))}."
+    sentence = f"{name} {change_in_words(effect.cell)} {verb}: {', '.join(filter(None, counts))}."
     sure = how_sure(effect, words.unit)
     return f"{sentence} {sure}." if sure else sentence
 
@@ -210,11 +207,17 @@ def _outlook(effect: CellEffect) -> str:
     return ""
 
 
+def _same_pairs(cells: Sequence[Cell]) -> str:
+    """The other findings about a finding's pairs: "with time of day changed from day: the same images, so …"."""
+    changes = " and ".join(map(change_in_words, cells))
+    return f"{changes}: the same images, so no finding of its own" if cells else ""
+
+
 def _details(effect: CellEffect) -> str:
     """How a finding depends on the validity of its images."""
     if effect.breakdown is None:
         return ""
-    sentence = f"stands unless more than {math.floor(100 * effect.breakdown)} % of its images are invalid"
+    sentence = f"; stands unless more than {math.floor(100 * effect.breakdown)} % of its images are invalid"
     valid = effect.among_valid
     unseen = effect.standing == "improvement" and (valid is None or valid.pool != "cell")
     outlook = IMPROVEMENT_UNSEEN if unseen else ""

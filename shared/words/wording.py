@@ -122,16 +122,6 @@ def change_in_words(cell: Cell) -> str:
     return f"with {changed} changed {cell.direction} {cell.value}"
 
 
-def changes_in_words(cells: Sequence[Cell]) -> str:
-    """The change of findings about the same pairs, both directions named: "at night (so also from day)"."""
-    first, *others = cells
-    also = [
-        f"from {cell.value}" if (cell.factor, cell.direction) == (first.factor, "from") else change_in_words(cell)
-        for cell in others
-    ]
-    return f"{change_in_words(first)} (so also {' and '.join(also)})" if also else change_in_words(first)
-
-
 def open_effect_sentence(effect: CellEffect, metric: Metric = "accuracy") -> str:
     """A drop that is no finding: "`bus` at night: −100 points on 8 images; about 4 more …".
 
