@@ -228,7 +228,7 @@ def filter_rows(facets: Facets, state: GalleryState, path: str, *, has_review_or
         return FilterRow(name, shown, [choice for choice in choices if choice not in shown])
 
     verdicts = {"accepted": "accepted", "counted": "counted", "rejected": "rejected"}
-    flips = {"true": "changed", "false": "unchanged"}
+    flips = {"true": "flipped", "false": "unchanged"}
     changes: dict[str, list[Choice]] = {}
     for change, number in facets.changes.items():
         values = {"factor": change.factor, "value": change.value, "direction": change.direction}

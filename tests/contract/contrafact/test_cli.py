@@ -200,7 +200,7 @@ def test_findings_are_a_table_and_sentences(tmp_path: Path) -> None:
         build_report(gateway.context.sessions, gateway.context.store, "drawn", [])
         table = contrafact(base_url, "findings", "drawn")[0]
         assert "night-bus under dillema" in table
-        assert "• `bus` fails" in table
+        assert "• `bus` at night is not recognised" in table
         assert "to night (weather)" in table
         assert "No finding" in table.partition("sound under dillema")[2]
         assert json.loads(contrafact(base_url, "findings", "drawn", "--json")[0])["sources"] == 48
