@@ -201,8 +201,8 @@ def test_findings_are_a_table_and_sentences(tmp_path: Path) -> None:
         table = contrafact(base_url, "findings", "drawn")[0]
         assert "night-bus under dillema" in table
         assert "• `bus` at night is not recognised" in table
-        assert "to night (weather)" in table
-        assert "No finding" in table.partition("sound under dillema")[2]
+        assert "to night (time of day)" in table
+        assert "Not settled: `car`" in table.partition("sound under dillema")[2]
         assert json.loads(contrafact(base_url, "findings", "drawn", "--json")[0])["sources"] == 48
 
 
