@@ -115,9 +115,9 @@ class QuestionModel:
 
 
 def _fault(completion: Completion) -> Unanswered:
-    if declines(completion.text) or (completion.instead and not completion.text):
-        return "refused"
-    return "unclear" if completion.finished else "cut off"
+    if not completion.finished:
+        return "cut off"
+    return "refused" if declines(completion.text) or not completion.text else "unclear"
 
 
 def question_in_words(question: str, options: Sequence[str], *, letters: bool) -> str:

@@ -88,6 +88,7 @@ def test_a_server_without_log_probabilities_is_asked_without_them(server: tuple[
     [
         (text("I'm sorry, I can't help with that."), "refused"),
         ({"message": {"content": None, "refusal": "No."}, "finish_reason": "stop"}, "refused"),
+        ({"message": {"content": None, "reasoning": "First,"}, "finish_reason": "length"}, "cut off"),
         (text("It could be a bus or a truck."), "unclear"),
         (text("Let me look at this step by step. First,", "length"), "cut off"),
     ],
