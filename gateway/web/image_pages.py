@@ -10,6 +10,7 @@ import numpy as np
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import HTMLResponse
 from PIL import Image
+from pydantic import TypeAdapter
 
 from gateway.api.dependencies import Gateway, JobId, Owner
 from gateway.api.images import IMMUTABLE, ImageDigest
@@ -52,6 +53,7 @@ def show_pair(
         job_id=job,
         job=row,
         view=view,
+        limits=_limits(view),
         state=state,
         path=path,
         before=state.address(f"/jobs/{job}/pairs/{before}") if before else None,
@@ -92,6 +94,19 @@ def _references(view: CounterfactualDetail, state: GalleryState, path: str) -> d
     return {
         arm: Choice(words, None, state.address(path, against=None if arm == "source" else arm), arm == chosen)
         for arm, words in there.items()
+    }
+
+
+def _limits(view: CounterfactualDetail) -> dict[str, float]:
+    """By score the threshold of the checks of this edit: the strictest of those of its changes' factors."""
+    parameters = view.lineage.get("parameters")
+    named = parameters.get("thresholds") if isinstance(parameters, dict) else None
+    thresholds = TypeAdapter(dict[str, dict[str, float]]).validate_python(named or {})
+    factors = [change.factor for change in view.changes]
+    return {
+        check: max(by_factor.get(factor, by_factor.get("default", 0.0)) for factor in factors)
+        for check, by_factor in thresholds.items()
+        if factors
     }
 
 

@@ -90,9 +90,7 @@ def test_findings_about_the_same_pairs_are_one_with_both_directions() -> None:
     assert {effect.cell: effect.part_of for effect in effects} == {night: None, day: night, snow: None}
     first = with_sentences(effects, cells, "labelled")[0]
     assert first.sentence.startswith("`bus` at night is not recognised: 20 of 20 lost.")
-    assert first.details.startswith(
-        "with time of day changed from day: the same images, so no finding of its own; "
-    )
+    assert first.details.startswith("with time of day changed from day: the same images, so no finding of its own; ")
     other = results("dillema", *effects)
     assert [effect.cell for effect in other.findings] == [night]
 
