@@ -170,6 +170,7 @@ def plan_of(session: Session, owner: str, job_id: str, working_side: int) -> Job
         profile=job.profile,
         seed=job.seed,
         design=job.stored_spec.design,
+        chosen_by=job.stored_spec.chosen_by,
         budget=job.stored_spec.budget,
         test_set=describe_test_set(session, job_id),
         outside_domain=job.stored_spec.outside_domain_note,
@@ -276,7 +277,11 @@ def _job_row(job_id: str, owner: str, order: Order) -> JobColumns:
         "uploaded_models": digests_of(order.plan.models),
         "profile": order.profile,
         "seed": order.spec.seed,
-        "spec": order.spec.model_dump(mode="json") | {"outside_domain_note": order.outside_domain},
+        "spec": order.spec.model_dump(mode="json")
+        | {
+            "outside_domain_note": order.outside_domain,
+            "chosen_by": order.plan.proposal and order.plan.proposal.source,
+        },
         "idempotency_key": order.idempotency_key,
         "request_hash": order.hash,
         "purpose": order.spec.purpose or "test",

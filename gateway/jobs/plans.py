@@ -25,7 +25,7 @@ from gateway.methods.controlled import ControlledParameters
 from gateway.methods.counterfactual import FACTORS, Thresholds
 from gateway.methods.validity import CheckParameters
 from shared.schemas.base import Kind
-from shared.schemas.designs import DesignKind
+from shared.schemas.designs import DesignKind, ValueSource
 from shared.schemas.jobs import ImageFailure
 from shared.schemas.plans import JobPlan
 from shared.schemas.validity import VALIDITY
@@ -43,6 +43,7 @@ class PlannedJob:
     profile: str
     seed: int
     design: DesignKind
+    chosen_by: ValueSource | None
     budget: int | None
     test_set: list[str]
     outside_domain: str
@@ -77,7 +78,7 @@ def describe_plan(
         failures=failures or [],
         test_set=job.test_set,
         outside_domain=job.outside_domain,
-        design=design_of(job.design, job.budget, job.methods),
+        design=design_of(job.design, job.budget, job.methods, job.chosen_by),
         renderings=renderings_of_design(job.design, job.budget, job.methods, len(images)),
         sensitivity=sensitivity_of(truths, job.methods, job.kind, planned(job.design)),
     )

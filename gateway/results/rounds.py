@@ -154,7 +154,8 @@ def _put_in_order(pairs: Differences, place: PlaceShare) -> Differences:
 def design_results(session: Session, job_id: str, rounds: Sequence[RoundPlan] = ()) -> DesignResults:
     """The design of a job and what it spent where, in the order of method, class, factor and value."""
     job, c = session.get_one(Job, job_id), Counterfactual
-    design = design_of(job.stored_spec.design, job.stored_spec.budget, job.methods)
+    spec = job.stored_spec
+    design = design_of(spec.design, spec.budget, job.methods, spec.chosen_by)
     rendered = session.scalar(select(func.count(c.image_digest)).where(c.job_id == job_id)) or 0
     results = DesignResults(**dict(design), rendered=rendered)
     if design.kind == "free":

@@ -11,6 +11,7 @@ from shared.schemas.base import Contract, on_one_line
 Factor = Literal["subject", "object", "background", "adjective", "domain", "weather", "other"]
 FACTORS: tuple[Factor, ...] = ("subject", "object", "background", "adjective", "domain", "weather", "other")
 DesignKind = Literal["free", "balanced", "adaptive"]
+ValueSource = Literal["language model", "profile"]
 MOST_VALUES = 30
 LONGEST_VALUE = 40  # characters
 MOST_RENDERINGS = 10_000_000
@@ -47,9 +48,10 @@ DesignOption = Annotated[
 ValuesOption = Annotated[
     ChosenValues,
     Field(
-        description='of a balanced design, the changes of every image, such as `"weather=night"`; default: as many of '
-        "the profile's as each image has counterfactuals. Of an adaptive design, the changes to choose from; default: "
-        "all of the profile's"
+        description='of a balanced design, the changes of every image, such as `"weather=night"`; default: as many as '
+        "each image has counterfactuals, chosen for the job: the language model proposes them for the task and a few "
+        "captions, or they are the profile's that its captions do not say already. Of an adaptive design, the changes "
+        "to choose from; default: all of those"
     ),
 ]
 BudgetOption = Annotated[
@@ -73,13 +75,14 @@ class Design(Contract):
     """The design of a job as its plan and its report state it.
 
     `values`: the changes that every source image gets, in their order, or in an adaptive design the changes that images
-    may get; empty in a free design. `budget`: the most
-    images that each method may render, null and sham arms included; None: no limit.
+    may get; empty in a free design. `budget`: the most images that each method may render, null and sham arms included;
+    None: no limit. `chosen_by`: who chose the values for this job; null if the request did.
     """
 
     kind: DesignKind = "free"
     values: list[ChosenValue] = Field(default_factory=list)
     budget: int | None = None
+    chosen_by: Annotated[ValueSource | None, Field(exclude_if=lambda source: source is None)] = None
 
 
 class CellSpending(Contract):
@@ -139,23 +142,3 @@ class DesignResults(Design):
     rendered: int = 0
     cells: list[CellSpending] = Field(default_factory=list)
     rounds: list[int] = Field(default_factory=list)
-
-
-# What a balanced job changes if neither the job nor the profile names values: changes of time, weather and kind of
-# picture that any photograph can show.
-USUAL_VALUES: tuple[ChosenValue, ...] = tuple(
-    ChosenValue(factor=factor, value=value)
-    for factor, value in (
-        ("weather", "night"),
-        ("weather", "snow"),
-        ("weather", "fog"),
-        ("weather", "rain"),
-        ("weather", "sunset"),
-        ("domain", "sketch"),
-        ("domain", "painting"),
-        ("background", "forest"),
-        ("background", "beach"),
-        ("background", "city"),
-        ("background", "desert"),
-    )
-)

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from contrafact.cli import app
 from contrafact.plan_text import grouping
 from gateway.database.owner_tables import Image, OwnedImage, Upload
-from gateway.database.tables import Job, JobRound, Table
+from gateway.database.tables import Job, JobRound, RecordedCall, Table
 from shared.media.testsets import EQUAL
 from shared.schemas.plans import JobPlan
 from tests.support.archives import zipped
@@ -272,3 +272,15 @@ def test_an_adaptive_job_plans_its_first_round_within_the_budget(gateway: Gatewa
 def test_what_an_adaptive_design_cannot_steer_is_refused(gateway: Gateway, spec: dict[str, Any], named: str) -> None:
     refused = ask(gateway, **{"design": "adaptive", "values": ["weather=night"], **spec})
     assert (refused.status_code, named in refused.json()["detail"]) == (422, True)
+
+
+def test_a_balanced_job_without_values_gets_those_chosen_for_it(gateway: Gateway) -> None:
+    before = row_counts(gateway)
+    plan = ask(gateway, design="balanced").json()
+    assert row_counts(gateway) == before
+    assert plan["design"]["chosen_by"] == "profile"  # `tiny` declares what its editor draws
+    assert [chosen["value"] for chosen in plan["design"]["values"]] == ["night", "snow", "fog", "rain"]
+    job = ask(gateway, "false", design="balanced").json()
+    assert gateway.client.get(f"/jobs/{job['id']}/plan").json()["design"] == plan["design"]
+    with gateway.context.sessions() as session:
+        assert session.scalars(select(RecordedCall.endpoint)).all() == ["/v1/captions"]

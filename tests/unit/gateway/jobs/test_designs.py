@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from pydantic import JsonValue, ValidationError
 
@@ -9,6 +11,8 @@ from gateway.jobs.choices import plan
 from gateway.jobs.designs import design_of, renderings, values_of, with_design
 from gateway.jobs.sensitivity import GroupedTruth, sensitivity_of
 from gateway.methods import JobMethod
+from gateway.methods.counterfactual import Factor
+from gateway.methods.proposed_values import Proposal
 from shared.problems import InvalidInput
 from shared.profiles.profile import load_profile
 from shared.schemas.jobs import JobSpec
@@ -17,9 +21,13 @@ IMAGES = 10
 TINY = load_profile("tiny")
 
 
+def of_profile(factors: Sequence[Factor]) -> Proposal:
+    return Proposal(tuple(chosen for chosen in TINY.defaults.values if chosen.factor in factors), "profile", {})
+
+
 def designed(methods: list[JsonValue], **options: object) -> list[JobMethod]:
     spec = JobSpec.model_validate({"task_description": "name it", "methods": methods, "models": [], **options})
-    return with_design(plan(spec, TINY, []), spec, TINY.defaults.values, IMAGES).methods
+    return with_design(plan(spec, TINY, []), spec, of_profile, IMAGES).methods
 
 
 def names(method: JobMethod) -> list[str]:
