@@ -59,7 +59,8 @@ def _design(design: Design) -> list[str]:
         return []
     values = ", ".join(f"{chosen.value} ({chosen.factor})" for chosen in design.values)
     images = "every image" if design.kind == "balanced" else "to choose from"
-    lines = [f"design    {design.kind}" + (f"; {images}: {values}" if values else "")]
+    chosen = f", chosen by the {design.chosen_by} for this job; --value sets others" if design.chosen_by else ""
+    lines = [f"design    {design.kind}" + (f"; {images}: {values}{chosen}" if values else "")]
     return lines if design.budget is None else [*lines, f"budget    {design.budget:,} renderings of each method"]
 
 

@@ -12,7 +12,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from gateway.methods import JobMethod, read_method
 from shared.schemas.base import Contract, JsonObject, Kind
 from shared.schemas.boxes import BoxSpec
-from shared.schemas.designs import DesignKind
+from shared.schemas.designs import DesignKind, ValueSource
 from shared.schemas.jobs import JobState, ProtectedCharacteristics, Purpose
 from shared.schemas.masks import MaskSpec
 from shared.schemas.metrics import OriginalsCheck
@@ -95,6 +95,7 @@ class StoredSpec(Contract):
     reference_models: list[str] = Field(default_factory=list)
     design: DesignKind = "free"
     budget: int | None = None
+    chosen_by: ValueSource | None = None
     outside_domain: bool = False
     protected_characteristics: ProtectedCharacteristics = "refuse"
     outside_domain_note: str = ""

@@ -15,6 +15,7 @@ from gateway.methods.caption import IMAGE_DOMAIN
 from gateway.methods.checks import LABEL, LABEL_BY_RANK, UNCALIBRATED
 from gateway.methods.controlled import ControlledParameters
 from gateway.methods.counterfactual import Thresholds
+from gateway.methods.proposed_values import Proposal
 from gateway.methods.validity import CheckParameters
 from shared.problems import InvalidInput, validation_sentence
 from shared.profiles.profile import CheckCalibration, Profile, load_profile, shipped_profiles
@@ -28,12 +29,16 @@ from shared.schemas.validity import VALIDITY, signals_of
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A spec with every default filled in. `kind` is that of all `models`: those under test, then the references."""
+    """A spec with every default filled in. `kind` is that of all `models`: those under test, then the references.
+
+    `proposal`: the values that were chosen for the job.
+    """
 
     methods: list[JobMethod]
     models: list[ModelUnderTestInfo]
     classes: list[str]
     kind: Kind = "classification"
+    proposal: Proposal | None = None
 
 
 def plan(spec: JobSpec, profile: Profile, available: Sequence[ModelUnderTestInfo]) -> Plan:

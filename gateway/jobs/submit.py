@@ -28,22 +28,30 @@ from gateway.intake.sources import LISTED, KeptImage, NamedFile, SourceFile, rea
 from gateway.jobs import jobs
 from gateway.jobs.backgrounds import check_compositions, with_backgrounds
 from gateway.jobs.choices import Plan, plan
-from gateway.jobs.designs import with_design
-from gateway.jobs.domain import SampledImages, outside_domain
+from gateway.jobs.designs import with_design, with_design_kind
+from gateway.jobs.domain import SampledImages, outside_domain, small_copy
 from gateway.jobs.model_choice import class_lists
 from gateway.jobs.plans import PlannedJob, describe_plan
 from gateway.jobs.rounds import planned_rounds
 from gateway.jobs.sequences import PlannedImage
+from gateway.jobs.task_description import protected_classes
 from gateway.kinds import KINDS
-from gateway.methods.counterfactual import Background
+from gateway.methods.counterfactual import Background, Factor, TaskDescription
+from gateway.methods.proposed_values import Proposal, propose_values
+from gateway.model_services.image_shelf import ImageShelf
+from gateway.model_services.recorded import RecordedServices
 from gateway.models_under_test import models
 from gateway.storage import images
 from shared.media.storage import image_key
-from shared.media.testsets import UNWANTED, MaskKind, TestSet, distinct, label_images
+from shared.media.testsets import UNWANTED, MaskKind, TestSet, distinct, images_to_look_at, label_images
 from shared.problems import InvalidInput, quote
+from shared.schemas.base import ImagePayload
+from shared.schemas.caption import CaptionRequest
 from shared.schemas.jobs import ImageFailure, JobDetail, JobSpec, ManifestImage
 from shared.schemas.plans import JobPlan
+from shared.service.endpoints import Services
 
+CAPTIONED = 6  # images, for the proposal of values
 OF_REQUEST = "labels are those that the request has for each image"
 
 
@@ -108,10 +116,12 @@ def plan_submission(context: Context, owner: str, submission: Submission, read: 
         classes=order.plan.classes,
         profile=order.profile,
         seed=order.spec.seed,
-        design=order.spec.design,
+        design=order.spec.design or "free",
+        chosen_by=order.plan.proposal and order.plan.proposal.source,
         budget=order.spec.budget,
         test_set=[*order.test_set],
         outside_domain=order.outside_domain,
+        calibrations=[*context.profile.calibration.values()],
     )
     usable = [_planned_image(source) for source in order.sources if not source.failure]
     return describe_plan(job, usable, context.settings.working_side, _failures(order.sources)[: jobs.MAX_FAILURES])
@@ -128,6 +138,7 @@ def _prepare(
     if spec.parent is not None:
         with reading(context.sessions) as session:
             jobs.find(session, owner, spec.parent)
+    spec = with_design_kind(spec, job_plan.methods, context.profile.defaults.design)
     intake = _label(read.intake, submission, job_plan)
     sources = intake.sources
     job_plan = replace(job_plan, classes=intake.test_set.classes or job_plan.classes)
@@ -135,10 +146,49 @@ def _prepare(
     readable = _readable(context, sources, read.copies)
     outside = outside_domain(context, job_plan.methods, spec.outside_domain, *readable)
     job_plan = with_backgrounds(job_plan, sources, spec.seed, partial(_find, context, owner), uploaded=uploaded)
-    job_plan = with_design(job_plan, spec, context.profile.defaults.values, usable)
+    propose = partial(_propose, context, owner, spec, job_plan, sources, *readable, uploaded=uploaded)
+    job_plan = with_design(job_plan, spec, propose, usable)
     spec, screening = planned_rounds(spec, job_plan, sources)
     profile = context.profile.profile.name
     return jobs.Order(spec, job_plan, profile, sources, submission.idempotency_key, screening, _lines(intake), outside)
+
+
+def _propose(
+    context: Context,
+    owner: str,
+    spec: JobSpec,
+    job_plan: Plan,
+    sources: Sequence[SourceFile],
+    digests: Collection[str],
+    read: Callable[[str], bytes],
+    factors: Sequence[Factor],
+    *,
+    uploaded: bool,
+) -> Proposal:
+    """Values of these factors for the job, from its task and captions of the first images to look at.
+
+    The calls of a job are recorded for the first image, so that its repetition makes none; those of a dry run are not.
+    """
+    sample = images_to_look_at(digests)[:CAPTIONED]
+    services: Services = context.services
+    if uploaded:
+        shelf = ImageShelf(context.store, context.sessions, owner)
+        services = RecordedServices(
+            context.services, context.sessions, shelf, owner, source_digest=next(iter(sample), None)
+        )
+    captions: list[str] = []
+    if sample:
+        request = CaptionRequest(images=[ImagePayload(png=small_copy(read(digest))) for digest in sample])
+        captions = [" ".join(caption.split()) for caption in services.caption(request).captions]
+    classes = job_plan.classes or sorted({label for source in sources for label in truths_of(source)})
+    task = TaskDescription(
+        spec.task_description,
+        protected_classes(spec, classes),
+        protected_characteristics=spec.protected_characteristics,
+    )
+    protect = [label for method in job_plan.methods for label in getattr(method.parameters, "protect", ())]
+    declared = context.profile.defaults.values
+    return propose_values(services, task, captions, factors, spec.seed, declared, protect)
 
 
 def read_images(context: Context, owner: str, submission: Submission) -> ReadImages:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from gateway.database.columns import StoredSpec
 from gateway.database.tables import Job
 from gateway.kinds import KINDS
 from gateway.methods.checks import SHAPES
 from gateway.methods.counterfactual import TaskDescription
+from shared.schemas.jobs import JobSpec
 from shared.schemas.masks import MaskSpec
 
 
@@ -16,17 +18,17 @@ def task_description_of(job: Job) -> TaskDescription:
     people, masks = job.stored_spec.protected_characteristics, rename_masks(job)
     localised = tuple(job.classes) if SHAPES in KINDS[job.kind].checks else ()
     things = dict.fromkeys(masks.things if masks and localised else ())
-    return TaskDescription(job.task_description, protected_classes(job), localised, tuple(things), people)
+    classes = protected_classes(job.stored_spec, job.classes)
+    return TaskDescription(job.task_description, classes, localised, tuple(things), people)
 
 
-def protected_classes(job: Job) -> tuple[str, ...]:
+def protected_classes(spec: StoredSpec | JobSpec, classes: Sequence[str]) -> tuple[str, ...]:
     """The label set; in a segmentation job, the classes that edits may not name.
 
     A class that `label_map` renames is listed under both names.
     """
-    spec = job.stored_spec
     if spec.masks is None:
-        return tuple(job.classes)
+        return tuple(classes)
     masks, renamed = spec.masks, _rename(spec.masks, spec.label_map)
     pairs = zip(masks.protected, renamed.protected, strict=True)
     return tuple(dict.fromkeys(name for pair in pairs for name in pair))

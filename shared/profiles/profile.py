@@ -14,7 +14,7 @@ from shared.profiles.diffusion import Diffusion
 from shared.profiles.evaluator import Evaluator
 from shared.profiles.weights import REPOSITORY, MaxBatch, Section, Server, Weights
 from shared.schemas.base import KIND, Kind
-from shared.schemas.designs import USUAL_VALUES, ChosenValues
+from shared.schemas.designs import ChosenValues
 from shared.schemas.effects import CheckErrors, Judges
 from shared.schemas.thresholds import ImageThresholds, TextThresholds
 from shared.schemas.validity import ValidityModel
@@ -86,11 +86,16 @@ class Language(Section):
 
 
 class Defaults(Section):
-    """`[defaults]` of a job that names no methods, models under test or, in a balanced design, values."""
+    """`[defaults]` of a job that names no methods, models under test or, in a balanced design, values.
+
+    `values` are for small models that know a closed vocabulary: all that their editor can draw, the most useful first.
+    Without them the language model proposes values for each job. `design` is that of a job that names none.
+    """
 
     methods: Annotated[list[str], Field(min_length=1)]
     models: list[str] = Field(default_factory=list)
-    values: Annotated[ChosenValues, Field(min_length=1)] = USUAL_VALUES
+    values: ChosenValues = ()
+    design: Literal["free", "balanced"] = "balanced"
 
 
 class CheckCalibration(Section):

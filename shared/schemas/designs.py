@@ -11,6 +11,7 @@ from shared.schemas.base import Contract, on_one_line
 Factor = Literal["subject", "object", "background", "adjective", "domain", "weather", "other"]
 FACTORS: tuple[Factor, ...] = ("subject", "object", "background", "adjective", "domain", "weather", "other")
 DesignKind = Literal["free", "balanced", "adaptive"]
+ValueSource = Literal["language model", "profile"]
 MOST_VALUES = 30
 LONGEST_VALUE = 40  # characters
 MOST_RENDERINGS = 10_000_000
@@ -37,19 +38,21 @@ ChosenValues = Annotated[tuple[ChosenValue, ...], Field(max_length=MOST_VALUES)]
 
 # The options of a job.
 DesignOption = Annotated[
-    DesignKind,
+    DesignKind | None,
     Field(
-        description="free: the language model chooses the changes of each image; balanced: every image gets the same "
-        "changes, so that cells fill evenly; adaptive: a quarter of the budget is spread over all classes and "
-        "values, the rest goes to those that seem to fail most"
+        description="balanced: every image gets the same changes, so that cells fill evenly; free: the language model "
+        "chooses the changes of each image, as in the papers; adaptive: a quarter of the budget is spread over all "
+        "classes and values, the rest goes to those that seem to fail most. Default: balanced where a method takes "
+        "values, and free with the papers' profiles"
     ),
 ]
 ValuesOption = Annotated[
     ChosenValues,
     Field(
-        description='of a balanced design, the changes of every image, such as `"weather=night"`; default: as many of '
-        "the profile's as each image has counterfactuals. Of an adaptive design, the changes to choose from; default: "
-        "all of the profile's"
+        description='of a balanced design, the changes of every image, such as `"weather=night"`; default: as many as '
+        "each image has counterfactuals, chosen for the job: the language model proposes them for the task and a few "
+        "captions, or they are the profile's that its captions do not say already. Of an adaptive design, the changes "
+        "to choose from; default: all of those"
     ),
 ]
 BudgetOption = Annotated[
@@ -73,13 +76,14 @@ class Design(Contract):
     """The design of a job as its plan and its report state it.
 
     `values`: the changes that every source image gets, in their order, or in an adaptive design the changes that images
-    may get; empty in a free design. `budget`: the most
-    images that each method may render, null and sham arms included; None: no limit.
+    may get; empty in a free design. `budget`: the most images that each method may render, null and sham arms included;
+    None: no limit. `chosen_by`: who chose the values for this job; null if the request did.
     """
 
     kind: DesignKind = "free"
     values: list[ChosenValue] = Field(default_factory=list)
     budget: int | None = None
+    chosen_by: Annotated[ValueSource | None, Field(exclude_if=lambda source: source is None)] = None
 
 
 class CellSpending(Contract):
@@ -115,10 +119,14 @@ class PlaceShare(Contract):
 
 
 class RoundPlan(Contract):
-    """A round of an adaptive job. A plan without places ends the rounds."""
+    """A round of an adaptive job, or of a balanced one whose values were chosen for it. No places: the rounds end.
+
+    `spare`, of a balanced job: the values that take the places of those that the first images do not show.
+    """
 
     number: int
     places: list[PlaceShare]
+    spare: Annotated[list[ChosenValue], Field(exclude_if=lambda values: not values)] = Field(default_factory=list)
 
     def values_of(self, position: int) -> tuple[ChosenValue, ...]:
         """The values that a source image gets in this round."""
@@ -129,33 +137,24 @@ class RoundPlan(Contract):
         return sorted({position for place in self.places for position in place.images})
 
 
+class DroppedValue(Contract):
+    """A value that was chosen for the job, and that too few of the first `images` of a class showed (`accepted`)."""
+
+    label: Annotated[str | None, Field(description="class of the ground truth; null without one")]
+    chosen: ChosenValue
+    images: int
+    accepted: int
+
+
 class DesignResults(Design):
     """The design of a finished job, and what it spent where.
 
     `rendered` counts the images of edits, null and sham arms. `cells` is empty in a free design. `rounds`, of an
-    adaptive design: the edits of each round.
+    adaptive design: the edits of each round. `dropped`, of a balanced one: values that the other images of a class did
+    not get.
     """
 
     rendered: int = 0
     cells: list[CellSpending] = Field(default_factory=list)
     rounds: list[int] = Field(default_factory=list)
-
-
-# What a balanced job changes if neither the job nor the profile names values: changes of time, weather and kind of
-# picture that any photograph can show.
-USUAL_VALUES: tuple[ChosenValue, ...] = tuple(
-    ChosenValue(factor=factor, value=value)
-    for factor, value in (
-        ("weather", "night"),
-        ("weather", "snow"),
-        ("weather", "fog"),
-        ("weather", "rain"),
-        ("weather", "sunset"),
-        ("domain", "sketch"),
-        ("domain", "painting"),
-        ("background", "forest"),
-        ("background", "beach"),
-        ("background", "city"),
-        ("background", "desert"),
-    )
-)
+    dropped: Annotated[list[DroppedValue], Field(exclude_if=lambda values: not values)] = Field(default_factory=list)

@@ -188,6 +188,6 @@ def test_edits_may_not_name_things_or_else_any_class() -> None:
         {"name": name, "index": n, "thing": name == "car"} for n, name in enumerate(ROAD_CLASSES)
     ]
     job = Job(classes=["sky", "road", "vehicle"], kind="segmentation", spec={"masks": MASKS})
-    assert protected_classes(job) == ("sky", "road", "car")
+    assert protected_classes(job.stored_spec, job.classes) == ("sky", "road", "car")
     job.spec = {"masks": {"classes": things}, "label_map": {"car": "vehicle"}}
-    assert protected_classes(job) == ("car", "vehicle")
+    assert protected_classes(job.stored_spec, job.classes) == ("car", "vehicle")
