@@ -20,10 +20,11 @@ from shared.schemas.evaluation import Move
 
 MOST = 0.10  # zoom, and shift in shares of a side, that are looked for
 GAIN = 0.03  # by which the correlation of a moved picture exceeds that of the unmoved one
-LEAST = 0.15  # correlation of a moved picture; pictures of different scenes reach 0.1
+CHANCE = 15.0  # correlation by chance is below this, divided by the root of the number of correlated pixels
 LEAST_MOVE = 0.005  # of a border of the picture, in shares of its side; generators shift by fractions of a pixel
 _FINE, _COARSE = 0.0025, 4  # steps of the zoom; the first pass tries every fourth
 _SIDE = 256  # larger pictures are reduced to it
+_LEAST_SIDE = 16  # without the margins; smaller pictures are not judged
 _BLUR, _LOCAL = 1.0, 17  # pixels: deviation of the blur before edges are taken, side over which lengths are evened out
 _FAINT = 0.5  # grey levels² a pixel, to which edges are noise
 
@@ -32,19 +33,20 @@ Field = NDArray[np.float32]  # height × width × 2
 
 
 class Fit(NamedTuple):
-    """The zoom and shift (pixels of the image) at which the correlation is highest, and what it is `unmoved`."""
+    """The zoom and shift (pixels of the image) of the highest `correlation`; what it is `unmoved`, and by `chance`."""
 
     zoom: float
     right: float
     down: float
     correlation: float
     unmoved: float
+    chance: float
 
 
 def find_move(source: Pixels, image: Pixels) -> Move | None:
     """The move of an image against its source (height × width × 3 of equal size); None if it is where it was."""
     fit = best_fit(source, image)
-    if fit.correlation < max(LEAST, fit.unmoved + GAIN):
+    if fit.correlation < max(fit.chance, fit.unmoved + GAIN):
         return None
     height, width = source.shape[:2]
     of_zoom = abs(fit.zoom - 1) / 2
@@ -60,6 +62,9 @@ def best_fit(source: Pixels, image: Pixels) -> Fit:
         raise ValueError("source and image must have the same size; send the image as it came from the editor")
     before, after = _reduced(source), _directions(_reduced(image))
     margins = tuple(max(2, round(MOST * side)) for side in before.shape)
+    inner = [side - 2 * margin for side, margin in zip(before.shape, margins, strict=True)]
+    if min(inner) < _LEAST_SIDE:
+        return Fit(1.0, 0.0, 0.0, 0.0, 0.0, 1.0)
     maps: dict[int, Grey] = {}
 
     def correlations(steps: int) -> Grey:
@@ -84,6 +89,7 @@ def best_fit(source: Pixels, image: Pixels) -> Fit:
         scale * (_peak(scores[:, x], y) - margins[0]),
         correlation,
         float(correlations(0)[margins]),
+        CHANCE / (inner[0] * inner[1]) ** 0.5,
     )
 
 

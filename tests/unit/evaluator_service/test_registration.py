@@ -54,5 +54,6 @@ def test_a_picture_without_edges_or_of_another_scene_is_not_moved() -> None:
     grey = np.full((60, 80, 3), 90, np.uint8)
     assert find_move(grey, grey) is None
     assert find_move(SOURCE, np.random.default_rng(0).integers(0, 255, SOURCE.shape, np.uint8)) is None
+    assert find_move(SOURCE[:9, :9], SOURCE[3:12, :9]) is None
     with pytest.raises(ValueError, match="same size"):
         find_move(grey, grey[:50])
