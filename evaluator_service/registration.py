@@ -97,8 +97,8 @@ def _reduced(image: Pixels) -> Grey:
     grey = cv2.cvtColor(image, cv2.COLOR_RGB2GRAY).astype(np.float32)
     factor = min(1.0, _SIDE / max(grey.shape))
     if factor < 1:
-        grey = cv2.resize(grey, None, fx=factor, fy=factor, interpolation=cv2.INTER_AREA).astype(np.float32)
-    return grey
+        grey = cv2.resize(grey, None, fx=factor, fy=factor, interpolation=cv2.INTER_AREA)
+    return np.asarray(grey, np.float32)
 
 
 def _directions(grey: Grey) -> Field:
