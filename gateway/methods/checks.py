@@ -514,7 +514,7 @@ def with_second(
     own = {name: values for name, values in thresholds.items() if name in CHECKS and not CHECKS[name].of_scorer}
     limits = {**own, **second_thresholds}
     factors = [change.factor for change in edit.changes] if edit else []
-    accepted = not any(
+    accepted = scores.get(REGISTRATION, 1.0) >= LEAST_SHOWN and not any(
         CHECKS[name].refuse(merged, _strictest(limits[name], factors))
         for name in checks
         if name in limits and name in merged
