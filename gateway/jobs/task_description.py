@@ -16,10 +16,11 @@ from shared.schemas.masks import MaskSpec
 def task_description_of(job: Job) -> TaskDescription:
     """The user's sentence, with the classes of the job."""
     people, masks = job.stored_spec.protected_characteristics, rename_masks(job)
-    localised = tuple(job.classes) if SHAPES in KINDS[job.kind].checks else ()
-    things = dict.fromkeys(masks.things if masks and localised else ())
+    kind = KINDS[job.kind]
+    of_pixels = tuple(job.classes) if SHAPES in kind.checks else ()
+    things = dict.fromkeys(masks.things if masks and of_pixels else ())
     classes = protected_classes(job.stored_spec, job.classes)
-    return TaskDescription(job.task_description, classes, localised, tuple(things), people)
+    return TaskDescription(job.task_description, classes, of_pixels, tuple(things), people, localised=kind.localised)
 
 
 def protected_classes(spec: StoredSpec | JobSpec, classes: Sequence[str]) -> tuple[str, ...]:
