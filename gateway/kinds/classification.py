@@ -7,6 +7,7 @@ model does not know, both are None and there is no score.
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -20,8 +21,15 @@ from gateway.analysis.components import nested_differences, variance_components
 from gateway.analysis.confusion import NO_CLASS, Confusion, at_confidence, confusion, shares
 from gateway.analysis.effects import Integers, Originals, Outcomes, Predictions, Ranks, Scores
 from gateway.analysis.failure_points import failure_points
+from gateway.analysis.limits import LEAST_SOURCES
 from gateway.analysis.metrics import paper_metrics
-from gateway.analysis.originals import JudgedOriginals, judge_originals
+from gateway.analysis.originals import (
+    JudgedOriginals,
+    before_second_softmax,
+    is_softmax_twice,
+    judge_originals,
+    largest_of_two,
+)
 from gateway.kinds.originals import check_one_class, exchange_in_words, exchanges
 from gateway.kinds.rows import CompletePair, PhraseColumns, PhrasePairs, PredictionRow, SourceNumbers, labels
 from gateway.kinds.task_kind import TOP, Fields, KindRows, Measurement, Scored, TaskKind
@@ -158,18 +166,31 @@ class ClassifiedOriginals:
     def __init__(self, classes: Sequence[str], relation: Relation, seed: int) -> None:
         self._known, self._relation = len(classes), relation
         self._seed = derive_seed("originals", seed)
-        self._columns = OriginalColumns()
+        self._columns, self._inner = OriginalColumns(), array("d")
 
     def add(self, group: int, row: PredictionRow | None) -> None:
         for label in labels(row):
             assert row is not None
             self._columns.add(group, _rank(row), label, row.predicted)
+            top = [entry["probability"] for entry in cast(list[dict[str, float]], row.detail["top"])]
+            inner = before_second_softmax(top, max(self._known, len(top)))
+            self._inner.append(math.nan if inner is None else inner)
 
     def check(self) -> OriginalsCheck | None:
         originals = self._columns.arrays()
         if self._relation == "metamorphic":
             return check_unlabelled(originals)
-        return check_originals(originals, self._known, self._seed)
+        check = check_originals(originals, self._known, self._seed)
+        if check is None or not isinstance(check.right, Rate) or check.standing == "unsound":
+            return check
+        if len(self._inner) < LEAST_SOURCES or not is_softmax_twice(np.asarray(self._inner), check.right, self._known):
+            return check
+        hint = (
+            f"No probability is above {largest_of_two(self._known):.0%}, although it is right on "
+            f"{_share(check.right)}: softmax is applied twice. Return logits and set `output` to logits, or apply "
+            "softmax once."
+        )
+        return check.model_copy(update={"sentence": f"{check.sentence} {hint}".strip()})
 
 
 class OriginalColumns:
