@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
+from scipy.stats import binomtest
 
 from gateway.analysis.certainty import clustered_rate, effective_trials
 from gateway.analysis.effects import Floats, Integers, Originals
@@ -23,6 +24,8 @@ LEAST_OTHERS = 6  # images of other classes from which a single predicted class 
 LEAST_INNER = 0.5  # mean confidence before a second softmax from which one is told apart from flat logits
 LEAST_INNER_OF_FEW = 0.9  # of the accuracy: with few classes flat logits are easily like softmax of probabilities
 FEW_CLASSES = 5
+LEAST_GAIN = 0.05  # of the mean score with exchanged channels, from which the exchange is said
+GAIN_LEVEL = 0.005  # of the sign test of that gain, one-sided
 ROUNDING = 0.05  # of logarithms, since servers round their probabilities
 
 
@@ -167,6 +170,14 @@ def is_softmax_twice(inner: Floats, right: Rate, classes: int) -> bool:
 def largest_of_two(classes: int) -> float:
     """The largest probability after softmax of softmax: one class has 1 before, the others 0."""
     return math.e / (math.e + classes - 1)
+
+
+def is_better(scores: Floats, exchanged: Floats) -> bool:
+    """Whether a model is better on images with red and blue exchanged: by 5 points, and on more images than worse."""
+    better, worse = int((exchanged > scores).sum()), int((exchanged < scores).sum())
+    if better <= worse or (exchanged - scores).mean() < LEAST_GAIN:
+        return False
+    return bool(binomtest(better, better + worse, alternative="greater").pvalue < GAIN_LEVEL)
 
 
 def _apply(predicted: Integers, order: dict[int, int]) -> NDArray[np.int64]:
