@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
+from scipy.stats import binomtest
 
 from gateway.analysis.certainty import clustered_rate, effective_trials
-from gateway.analysis.effects import Integers, Originals
+from gateway.analysis.effects import Floats, Integers, Originals
 from shared.schemas.effects import Rate
 from shared.schemas.metrics import OriginalsStanding
 
@@ -19,6 +21,12 @@ QUANTILE = 1.96  # of the normal distribution, one-sided 2.5 %
 SOUND = 0.1  # of the way from chance to always right: a model that is surely below it is not testable
 EXCHANGED = 0.8  # accuracy with classes exchanged from which the exchange explains what is wrong
 LEAST_OTHERS = 6  # images of other classes from which a single predicted class is no chance
+LEAST_INNER = 0.5  # mean confidence before a second softmax from which one is told apart from flat logits
+LEAST_INNER_OF_FEW = 0.9  # of the accuracy: with few classes flat logits are easily like softmax of probabilities
+FEW_CLASSES = 5
+LEAST_GAIN = 0.05  # of the mean score with exchanged channels, from which the exchange is said
+GAIN_LEVEL = 0.005  # of the sign test of that gain, one-sided
+ROUNDING = 0.05  # of logarithms, since servers round their probabilities
 
 
 class LargestClass(NamedTuple):
@@ -134,6 +142,42 @@ def _exchange(originals: Originals, seed: int) -> tuple[dict[int, int], Rate | N
     )
     confirmed = (after.value or 0) >= EXCHANGED and after.low > max(before.high, 0.5)
     return (order, after) if confirmed else ({}, None)
+
+
+def before_second_softmax(top: Sequence[float], classes: int) -> float | None:
+    """The largest of the probabilities q, where p = softmax(q); None if p is no softmax of probabilities.
+
+    Then log p plus a constant is q: 0 or more, and 1 in total. `top`: the largest of p in descending order, of
+    `classes` in all. The others count as equal, which makes q too small at most.
+    """
+    if not top or min(top) <= 0 or (rest := 1 - sum(top)) <= 0 < classes - len(top):
+        return None
+    logs, others = np.log(top), classes - len(top)
+    inner = logs - math.log(rest / others) if others else logs - logs.mean() + 1 / len(top)
+    return float(inner[0]) if inner.min() >= -ROUNDING and inner.sum() <= 1 + ROUNDING else None
+
+
+def is_softmax_twice(inner: Floats, right: Rate, classes: int) -> bool:
+    """Whether a model is surely right more often than the largest value of two softmax functions in a row.
+
+    `inner`: `before_second_softmax` of each original, NaN for None. Their mean must be that of a model that knows
+    something, since logits of a high temperature look alike.
+    """
+    least = LEAST_INNER_OF_FEW * right.low if classes <= FEW_CLASSES else LEAST_INNER
+    return bool(right.low > largest_of_two(classes) and inner.mean() >= least)
+
+
+def largest_of_two(classes: int) -> float:
+    """The largest probability after softmax of softmax: one class has 1 before, the others 0."""
+    return math.e / (math.e + classes - 1)
+
+
+def is_better(scores: Floats, exchanged: Floats) -> bool:
+    """Whether a model is better on images with red and blue exchanged: by 5 points, and on more images than worse."""
+    better, worse = int((exchanged > scores).sum()), int((exchanged < scores).sum())
+    if better <= worse or (exchanged - scores).mean() < LEAST_GAIN:
+        return False
+    return bool(binomtest(better, better + worse, alternative="greater").pvalue < GAIN_LEVEL)
 
 
 def _apply(predicted: Integers, order: dict[int, int]) -> NDArray[np.int64]:

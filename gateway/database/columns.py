@@ -83,7 +83,7 @@ class StoredSpec(Contract):
     """The fields of `tables.Job.spec` that are read after the submission; `revision` is that of a run of a suite.
 
     `outside_domain_note`: what the report says of images outside the profile's domain. `refused`: why nothing was
-    rendered, by model under test.
+    rendered, by model under test. `channel_hints`: that a model's channels are exchanged, by model.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -100,6 +100,7 @@ class StoredSpec(Contract):
     protected_characteristics: ProtectedCharacteristics = "refuse"
     outside_domain_note: str = ""
     refused: dict[str, OriginalsCheck] = Field(default_factory=dict)
+    channel_hints: dict[str, str] = Field(default_factory=dict)
     revision: str = ""
 
     @property

@@ -17,6 +17,8 @@ MAX_NAME_CHARACTERS = 1_000
 MAX_RATIO = 100  # unpacked to packed bytes; photographs hardly shrink, and flat drawings stay below 50
 RATIO_FREE_BYTES = 64 * 1024**2  # below this the ratio is not checked
 _NESTED = (b"PK\x03\x04", b"PK\x05\x06", b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"7z\xbc\xaf\x27\x1c", b"Rar!\x1a\x07")
+_ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".7z", ".rar")
+_DOCUMENTS = (".docx", ".pptx", ".odt", ".odp", ".epub", ".npz")  # zips inside, and left out like other files
 DAMAGE = (zipfile.BadZipFile, zlib.error, EOFError)  # of one file
 UNREADABLE = (*DAMAGE, tarfile.TarError, OSError, ValueError, RecursionError, NotImplementedError)  # the archive
 
@@ -52,8 +54,9 @@ class Content:
     def __init__(self, read: Callable[[int], bytes], name: str) -> None:
         self._read = read
         self._head = read(tarfile.BLOCKSIZE)
-        if (self._head.startswith(_NESTED) and not is_spreadsheet(name)) or is_tar(self._head):
-            raise Malformed(f"the archive holds another archive, {name!r}; unpack it first")
+        document = is_spreadsheet(name) or name.lower().endswith(_DOCUMENTS)
+        if (self._head.startswith(_NESTED) and not document) or is_tar(self._head):
+            raise nested(name)
 
     def read(self, size: int) -> bytes:
         """Up to `size` bytes; none at the end. See `OpenMember` for the errors."""
@@ -101,10 +104,16 @@ class Meter:
         if files > self.limits.files:
             raise TooLarge(f"the archive holds more than {self.limits.files:,} files; send several jobs")
 
-    def too_large(self, size: int) -> str:
-        """The problem of a file of `size` bytes; empty if there is none."""
+    def too_large(self, name: str, size: int) -> str:
+        """The problem of a file of `size` bytes; empty if there is none. Raises Malformed if it is an archive."""
         most = self.limits.file_bytes
+        if size > most and name.lower().endswith(_ARCHIVES):
+            raise nested(name)
         return f"the file is larger than {most:,} bytes; shrink it" if size > most else ""
+
+
+def nested(name: str) -> Malformed:
+    return Malformed(f"the archive holds another archive, {name!r}; unpack it first, or send it alone")
 
 
 def unreadable(error: Exception) -> Malformed:

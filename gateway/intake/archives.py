@@ -91,6 +91,8 @@ def open_members(
             yield from zip_members(file, meter)
         elif head.startswith(b"\x1f\x8b"):
             with gzip.GzipFile(fileobj=file, mode="rb") as unpacked:
+                if unpacked.peek(4).startswith(b"PK\x03\x04"):
+                    raise Malformed("the archive is a zip inside gzip; unpack the gzip, and send the zip")
                 yield from tar_members(unpacked, meter)
         elif is_tar(head):
             yield from tar_members(file, meter)
@@ -116,7 +118,7 @@ def tar_members(file: IO[bytes] | gzip.GzipFile, meter: Meter) -> Iterator[OpenM
             if info.isdir() or not meter.wanted(name):
                 continue
             meter.refuse(name)
-            if problem := meter.too_large(info.size):
+            if problem := meter.too_large(name, info.size):
                 yield OpenMember(name, None, problem)
                 continue
             meter.foresee(info.size)
@@ -220,7 +222,7 @@ def zip_members(file: IO[bytes], meter: Meter) -> Iterator[OpenMember]:
 
 
 def _zip_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str, meter: Meter) -> Iterator[OpenMember]:
-    if problem := meter.too_large(info.file_size):
+    if problem := meter.too_large(name, info.file_size):
         yield OpenMember(name, None, problem)
         return
     meter.spend(info.file_size)  # zipfile unpacks no more of a file than its directory declares

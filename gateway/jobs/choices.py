@@ -251,7 +251,7 @@ def _method(
     if calibration is not None and name in calibration.validity_model:
         calibrated["validity"] = calibration.validity_model[name]
     chosen: dict[str, object] = {**defaults, **calibrated, **request}
-    for key in request.keys() & {"thresholds", "arm_thresholds"}:  # a profile's errors were measured at what it names
+    for key in ("thresholds", "arm_thresholds"):
         if isinstance(limits := chosen.get(key), dict):
             chosen[key] = {LABEL: {"default": LABEL_BY_RANK}, **limits} if limits else {}
     try:

@@ -8,6 +8,7 @@ its answer among the options, or `unanswered`, why it gave none: such an image i
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,8 +24,15 @@ from gateway.analysis.components import nested_differences, variance_components
 from gateway.analysis.confusion import NO_CLASS, Confusion, at_confidence, confusion, shares
 from gateway.analysis.effects import Integers, Originals, Outcomes, Predictions, Ranks, Scores
 from gateway.analysis.failure_points import failure_points
+from gateway.analysis.limits import LEAST_SOURCES
 from gateway.analysis.metrics import paper_metrics
-from gateway.analysis.originals import JudgedOriginals, judge_originals
+from gateway.analysis.originals import (
+    JudgedOriginals,
+    before_second_softmax,
+    is_softmax_twice,
+    judge_originals,
+    largest_of_two,
+)
 from gateway.kinds.originals import check_one_class, exchange_in_words, exchanges
 from gateway.kinds.rows import CompletePair, PhraseColumns, PhrasePairs, PredictionRow, SourceNumbers, labels
 from gateway.kinds.task_kind import TOP, Fields, KindRows, Measurement, Scored, TaskKind
@@ -183,13 +191,16 @@ class ClassifiedOriginals:
     def __init__(self, classes: Sequence[str], relation: Relation, seed: int) -> None:
         self._known, self._relation = len(classes), relation
         self._seed = derive_seed("originals", seed)
-        self._columns = OriginalColumns()
+        self._columns, self._inner = OriginalColumns(), array("d")
         self._places, self._unanswered = Counter[int](), Counter[str]()
 
     def add(self, group: int, row: PredictionRow | None) -> None:
         for label in labels(row):
             assert row is not None
             self._columns.add(group, _rank(row), label, row.predicted)
+            top = [entry["probability"] for entry in cast(list[dict[str, float]], row.detail["top"])]
+            inner = before_second_softmax(top, max(self._known, len(top)))
+            self._inner.append(math.nan if inner is None else inner)
         if row is not None and isinstance(place := row.detail.get("place"), int):
             self._places[place] += 1
         if row is not None and isinstance(why := row.detail.get("unanswered"), str):
@@ -197,40 +208,48 @@ class ClassifiedOriginals:
 
     def check(self) -> OriginalsCheck | None:
         originals, unanswered = self._columns.arrays(), self._unanswered.total()
-        if self._relation == "metamorphic":
-            check = check_unlabelled(originals)
-        else:
-            check = check_originals(originals, self._known, self._seed)
         if unanswered and not len(originals.rank):
             faults = unanswered_in_words(self._unanswered)
             return OriginalsCheck(
                 standing="unsound", sentence=f"Not testable: it answered none of the {unanswered} originals ({faults})."
             )
+        labelled = self._relation != "metamorphic"
+        check = check_originals(originals, self._known, self._seed) if labelled else check_unlabelled(originals)
         if check is None:
             return None
-        if check.standing != "sound" and (first := _preferred_place(self._places)):
-            check = check.model_copy(update={"sentence": f"{check.sentence} {first}"})
+        hints = [check.sentence, self._softmax_hint(check), self._place_hint(check)]
         if unanswered:
             of = f"{unanswered} of {unanswered + len(originals.rank)}"
-            more = f"It did not answer {of} originals ({unanswered_in_words(self._unanswered)}), which do not count."
-            check = check.model_copy(update={"sentence": f"{check.sentence} {more}".strip()})
-        return check
+            faults = unanswered_in_words(self._unanswered)
+            hints.append(f"It did not answer {of} originals ({faults}), which do not count.")
+        return check.model_copy(update={"sentence": " ".join(filter(None, hints))})
+
+    def _softmax_hint(self, check: OriginalsCheck) -> str:
+        if not isinstance(check.right, Rate) or check.standing == "unsound" or len(self._inner) < LEAST_SOURCES:
+            return ""
+        if not is_softmax_twice(np.asarray(self._inner), check.right, self._known):
+            return ""
+        return (
+            f"No probability is above {largest_of_two(self._known):.0%}, although it is right on "
+            f"{_share(check.right)}: softmax is applied twice. Return logits and set `output` to logits, or apply "
+            "softmax once."
+        )
+
+    def _place_hint(self, check: OriginalsCheck) -> str:
+        """On a model that chooses one place among the options, whose order differs."""
+        ((place, count),) = self._places.most_common(1) or [(0, 0)]
+        answers = self._places.total()
+        if check.standing == "sound" or answers < LEAST_ANSWERS or count < BIASED * answers:
+            return ""
+        return (
+            f"It chose option {place + 1} in {count} of {answers} answers, whatever stood there: the options are in "
+            "another order for each image."
+        )
 
 
 def unanswered_in_words(counts: Mapping[str, int]) -> str:
     """ "5 refused, 1 cut off", the most frequent first."""
     return ", ".join(f"{count} {why}" for why, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])))
-
-
-def _preferred_place(places: Counter[int]) -> str:
-    """The sentence on a model that chooses one place among the options, whose order differs; "" if it does not."""
-    ((place, count),) = places.most_common(1) or [(0, 0)]
-    if places.total() < LEAST_ANSWERS or count < BIASED * places.total():
-        return ""
-    return (
-        f"It chose option {place + 1} in {count} of {places.total()} answers, whatever stood there: the options are in "
-        "another order for each image."
-    )
 
 
 class OriginalColumns:

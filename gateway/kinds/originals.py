@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from gateway.analysis.effects import Floats
 from gateway.analysis.limits import LEAST_SOURCES
 from gateway.kinds.rows import PredictionRow
 from shared.schemas.metrics import ExchangedClass, OriginalsCheck
@@ -50,3 +51,11 @@ def exchange_in_words(check: OriginalsCheck) -> str:
     pairs = [f"`{pair.predicted}` for `{pair.meant}`" for pair in check.order[:MOST_EXCHANGES]]
     more = f" and {len(check.order) - MOST_EXCHANGES} more" if len(check.order) > MOST_EXCHANGES else ""
     return f"classes are exchanged: it says {', '.join(pairs)}{more}."
+
+
+def channel_hint(scores: Floats, exchanged: Floats) -> str:
+    """What to say of a model that is better on originals whose red and blue are exchanged."""
+    return (
+        f"With red and blue exchanged, its mean score on {len(scores)} originals is {exchanged.mean():.0%} instead of "
+        f"{scores.mean():.0%}: exchange the channels in its preprocessing (`channels`: bgr or rgb)."
+    )

@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 from gateway.analysis.certainty import clustered_rate
 from gateway.analysis.components import RenderingCost
 from gateway.analysis.funnel import EditOutcome
+from gateway.database.columns import StoredSpec
 from gateway.database.tables import Counterfactual, Job, SourceImage
 from gateway.feedback.reviews import Reviews, load_reviews
 from gateway.jobs.sensitivity import GroupedTruth
@@ -235,9 +236,18 @@ def load_rows(session: Session, job_id: str) -> JobRows:
         methods,
         {pair: pair_columns.rows() for pair, pair_columns in columns.items()},
         reviewed,
-        {**{model: judge.check() for model, judge in judges.items()}, **job.stored_spec.refused},
+        _with_hints({model: judge.check() for model, judge in judges.items()}, job.stored_spec),
         people_edits(session, job_id, reviews),
     )
+
+
+def _with_hints(checks: Mapping[str, OriginalsCheck | None], spec: StoredSpec) -> dict[str, OriginalsCheck | None]:
+    """The checks, or the stored refusals in their place, with the hints of the worker."""
+    hinted = {**checks, **spec.refused}
+    for model, hint in spec.channel_hints.items():
+        if (check := hinted.get(model)) is not None:
+            hinted[model] = check.model_copy(update={"sentence": f"{check.sentence} {hint}".strip()})
+    return hinted
 
 
 def _truths(source: SourceRow) -> tuple[str, ...]:

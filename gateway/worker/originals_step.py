@@ -1,12 +1,13 @@
 """The originals of a job, predicted before anything is rendered: where no model is right on them, nothing is rendered.
 
-The refusal is stored with the job, and the report repeats it (`gateway.results.job_rows.JobRows.checks`).
+A model with a mean score below `CHANNELS_BELOW` is asked again, with red and blue exchanged. The refusal, and the hint
+at exchanged channels, are stored with the job, and the report repeats them (`gateway.results.job_rows.JobRows.checks`).
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -14,23 +15,27 @@ import numpy as np
 from sqlalchemy import or_, select
 
 from gateway.analysis.limits import LEAST_SOURCES
+from gateway.analysis.originals import is_better
 from gateway.database.columns import PredictionColumns
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import Job, SourceImage
+from gateway.kinds.originals import channel_hint
 from gateway.kinds.rows import PredictionRow
 from gateway.model_services.clients import BrokenOff, is_passing
 from gateway.model_services.image_shelf import ImageShelf
 from gateway.model_services.recorded import RecordedServices
 from gateway.worker.image_step import predict_original
-from gateway.worker.image_work import ImageWork, true_boxes
+from gateway.worker.image_work import ImageWork, source_of, true_boxes
+from shared.media.images import decode, encode
 from shared.media.storage import ObjectMissing
 from shared.problems import Problem
-from shared.schemas.base import JsonObject
+from shared.schemas.base import ImagePayload, JsonObject
 from shared.schemas.boxes import TrueBox
 from shared.schemas.metrics import OriginalsCheck
 from shared.seeds import derive_seed
 
 MOST_ORIGINALS = 128  # randomly sampled
+CHANNELS_BELOW = 0.95  # mean score on the originals
 
 
 class _Labelled(NamedTuple):
@@ -92,14 +97,16 @@ class OriginalsGate:
         if len(originals.images) < LEAST_SOURCES:
             return False
         refused: dict[str, OriginalsCheck] = {}
+        hints: dict[str, str] = {}
         for name in originals.tested:
-            check = _check(work, name, originals, services, shelf, link)
-            if check is None or check.standing != "unsound":
-                return False
-            refused[name] = check
-        if refused:
-            _store(self._sessions, work.job_id, refused)
-        return bool(refused)
+            check, hint = _check(work, name, originals, services, shelf, link)
+            if check is not None and check.standing == "unsound":
+                refused[name] = check
+            if hint:
+                hints[name] = hint
+        refuses = 0 < len(refused) == len(originals.tested)
+        _store(self._sessions, work.job_id, refused if refuses else {}, hints)
+        return refuses
 
 
 def _load(sessions: Sessions, job_id: str) -> _JobOriginals:
@@ -125,12 +132,14 @@ def _load(sessions: Sessions, job_id: str) -> _JobOriginals:
     return _JobOriginals(images, tested, classes, seed, bool(spec.refused))
 
 
-def _store(sessions: Sessions, job_id: str, refused: dict[str, OriginalsCheck]) -> None:
+def _store(sessions: Sessions, job_id: str, refused: dict[str, OriginalsCheck], hints: dict[str, str]) -> None:
+    if not (refused or hints):
+        return
     with sessions.begin() as session:
         job = session.get(Job, job_id, with_for_update=True)
         if job is not None and not job.stored_spec.refused:
             checks: JsonObject = {name: check.model_dump(mode="json") for name, check in refused.items()}
-            job.spec = {**job.spec, "refused": checks}
+            job.spec = {**job.spec, "refused": checks, "channel_hints": dict(hints)}
 
 
 def _check(
@@ -140,10 +149,14 @@ def _check(
     services: RecordedServices,
     shelf: ImageShelf,
     link: Callable[[str], str],
-) -> OriginalsCheck | None:
-    """How a model stands on the sample. Requests are those of the work on images whose edits are refused."""
+) -> tuple[OriginalsCheck | None, str]:
+    """How a model stands on the sample, and the hint at exchanged channels.
+
+    Requests are those of the work on images whose edits are refused.
+    """
     models = tuple(model for model in work.models if model.name == name)
     judge = work.kind.originals(originals.classes, "labelled", originals.seed)
+    scored: list[tuple[ImageWork, float]] = []
     for image in originals.images:
         of_image = replace(
             work,
@@ -156,15 +169,44 @@ def _check(
             object_mask=None,
             models=models,
         )
-        try:
-            rows = predict_original(of_image, services, shelf, link)
-        except (Problem, ObjectMissing, ValueError) as fault:  # ValueError: a map of another size
-            if isinstance(fault, Problem) and (isinstance(fault, BrokenOff) or is_passing(fault)):
-                raise
-            continue
-        for row in rows:
-            judge.add(image.group, _row(row))
-    return judge.check()
+        with _ImageFaults():
+            for row in predict_original(of_image, services, shelf, link):
+                judge.add(image.group, _row(row))
+                scored += [(of_image, _mean(row["scores"]))] if row["scores"] else []
+    if len(scored) < LEAST_SOURCES or sum(score for _, score in scored) >= CHANNELS_BELOW * len(scored):
+        return judge.check(), ""
+    pairs: list[tuple[float, float]] = []
+    for of_image, score in scored:
+        with _ImageFaults():
+            pairs.append((score, _exchanged_score(of_image, services, shelf, link)))
+    before, after = np.array(pairs, np.float64).reshape(-1, 2).T
+    return judge.check(), channel_hint(before, after) if is_better(before, after) else ""
+
+
+def _exchanged_score(
+    work: ImageWork, services: RecordedServices, shelf: ImageShelf, link: Callable[[str], str]
+) -> float:
+    """The mean score of the work's model on its original with red and blue exchanged."""
+    source, kind = source_of(work, shelf), work.kind
+    exchanged = encode(np.ascontiguousarray(decode(source.image.png)[..., ::-1]))
+    request = work.models[0].request(kind.endpoint, [ImagePayload(png=exchanged)], link)
+    (answer,) = kind.answers(services.call(kind.endpoint, request), work.classes)
+    return _mean(kind.judge(answer, kind.truth_of(source), work.classes).scores)
+
+
+def _mean(scores: Mapping[str, float]) -> float:
+    return sum(scores.values()) / len(scores)
+
+
+class _ImageFaults:
+    """Passes over an original that the model refuses, or whose map has another size: it fails later, alone."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, fault: BaseException | None, traceback: object) -> bool:
+        if isinstance(fault, Problem):
+            return not (isinstance(fault, BrokenOff) or is_passing(fault))
+        return isinstance(fault, ObjectMissing | ValueError)
 
 
 def _row(row: PredictionColumns) -> PredictionRow:

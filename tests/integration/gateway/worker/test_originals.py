@@ -11,6 +11,7 @@ from gateway.model_services.clients import ModelServices
 from gateway.report.markdown import report_markdown
 from gateway.results.job_rows import load_rows
 from gateway.results.measure import measure
+from shared.media.images import decode, encode
 from shared.media.label_maps import VOID
 from shared.media.storage import image_key
 from shared.schemas.base import ImagePayload
@@ -25,18 +26,22 @@ from tests.support.work_site import Site
 IMAGES = 15
 
 
-def exchange_labels(site: Site, model: str) -> None:
-    """Give every image of the job the class after the one that the model predicts."""
+def exchange_labels(site: Site, model: str, channels: int = 1, shift: int = 1) -> None:
+    """Give every image of the job the class after the one that the model predicts.
+
+    `channels`: -1 to predict on images with red and blue exchanged. `shift`: 0 for the predicted class itself.
+    """
     services = ModelServices(dict.fromkeys(SERVICES, site.url), deadline=60, wait=1)
     site.clients.append(services)
     with site.sessions.begin() as session:
         for image in session.scalars(select(SourceImage)):
-            png = site.store.get(image_key(image.digest or ""))
+            pixels = decode(site.store.get(image_key(image.digest or "")))
+            png = encode(np.ascontiguousarray(pixels[..., ::channels]))
             reply = services.predict(PredictRequest(model=model, images=[ImagePayload(png=png)]))
             (row,) = reply.probabilities
             assert isinstance(row, list)
             predicted = reply.classes[row.index(max(row))]
-            image.ground_truth = CLASSES[(CLASSES.index(predicted) + 1) % len(CLASSES)]
+            image.ground_truth = CLASSES[(CLASSES.index(predicted) + shift) % len(CLASSES)]
 
 
 def counterfactuals(site: Site) -> int:
@@ -85,6 +90,17 @@ def test_a_refusal_is_stored_and_the_report_repeats_it(site: Site) -> None:
         )
         assert measure(load_rows(session, "job")).results[0].originals == refused
     assert refused.standing == "unsound"
+
+
+def test_a_model_that_gets_blue_for_red_is_told_so(site: Site) -> None:
+    """It was right on 82 % instead of 98 %, and nothing said why."""
+    site.add_job(images=IMAGES, models=("m1",))
+    exchange_labels(site, "m1", channels=-1, shift=0)
+    site.worker().step()
+    (of_model,) = site.metrics().results
+    assert of_model.originals is not None
+    assert "red and blue exchanged" in of_model.originals.sentence
+    assert "100% instead of" in of_model.originals.sentence
 
 
 def test_a_segmenter_with_exchanged_class_ids_gets_no_verdict_and_nothing_is_rendered(site: Site) -> None:

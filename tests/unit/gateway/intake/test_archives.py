@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import os
 import stat
 import tarfile
 import tracemalloc
@@ -101,7 +102,18 @@ def test_archives_in_archives_are_refused() -> None:
     for inner in (zipped(("a", b"x")), tarred(("a", b"x")), gzip.compress(b"x")):
         with pytest.raises(Malformed, match="another archive"):
             read(zipped(("inner.png", inner)))
-    assert read(zipped(("labels.xlsx", zipped(("a", b"x"))))), "a spreadsheet is left out, and was refused"
+    for document in ("labels.xlsx", "readme.docx", "features.npz"):
+        assert read(zipped((document, zipped(("a", b"x"))))), "a document is left out, and was refused"
+
+
+def test_a_large_archive_in_an_archive_is_named_for_what_it_is() -> None:
+    """It was "the file is larger than 1,000 bytes; shrink it"."""
+    for inner in (zipped(("a", os.urandom(2_000))), tarred(("a", os.urandom(2_000)))):
+        for outer in (zipped(("data/train.zip", inner)), tarred(("data/train.zip", inner))):
+            with pytest.raises(Malformed, match=r"another archive, 'data/train.zip'; unpack it first"):
+                read(outer, ArchiveLimits(files=50, file_bytes=1_000, total_bytes=1_000_000))
+    with pytest.raises(Malformed, match="unpack the gzip"):
+        read(gzip.compress(zipped(("a", b"x"))))
 
 
 @pytest.mark.parametrize("kind", ["stored", "deflated", "tar", "tgz"])

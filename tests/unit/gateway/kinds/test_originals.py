@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
+from scipy.special import softmax
 
 from gateway.analysis.effects import Integers, Originals
-from gateway.kinds.classification import check_originals, check_unlabelled
+from gateway.kinds.classification import CLASSIFICATION, ClassifiedOriginals, check_originals, check_unlabelled
+from gateway.kinds.rows import PredictionRow
 from gateway.kinds.segmentation import check_unlabelled_masks
 
 
@@ -38,3 +41,27 @@ def test_without_masks_a_segmenter_of_one_fixed_layout_shows_nothing() -> None:
     assert check is not None
     assert (check.standing, check.only) == ("open", "")
     assert check_unlabelled_masks(fixed + np.outer(np.arange(20) % 2, [1, -1, 0]), ("sky", "road")) is None
+
+
+def hint(probabilities: Integers, truth: Integers) -> str:
+    """What is said of a classifier with these probabilities, images × classes, on originals of these labels."""
+    names = [f"class {number}" for number in range(probabilities.shape[1])]
+    judge = ClassifiedOriginals(names, "labelled", seed=1)
+    for group, (row, label) in enumerate(zip(probabilities.tolist(), truth.tolist(), strict=True)):
+        scored = CLASSIFICATION.judge(dict(zip(names, row, strict=True)), names[label], names)
+        judge.add(group, PredictionRow(group, "", None, "m", *scored[:2], None, scored.scores, scored.detail))
+    check = judge.check()
+    assert check is not None
+    return check.sentence
+
+
+@pytest.mark.parametrize("classes", [2, 3, 10, 1000])
+def test_softmax_applied_twice_is_named_and_flat_probabilities_are_not(classes: int) -> None:
+    """Every prediction stays right, and only P(truth) flattens, so nothing told it."""
+    random = np.random.default_rng(classes)
+    truth = random.integers(0, classes, 60)
+    logits = random.normal(0, 1, (60, classes))
+    logits[np.arange(60), truth] += 8 + np.log(classes)
+    assert "softmax is applied twice" in hint(softmax(softmax(logits, axis=1), axis=1), truth)
+    for temperature in (0.5, 1, 4, 20):
+        assert hint(softmax(logits / temperature, axis=1), truth) == ""

@@ -193,16 +193,22 @@ def test_the_label_check_is_left_out_by_name_where_nothing_is_known(source: Meth
     assert skipped_checks(SOURCE, TASK) == ()
 
 
-@pytest.mark.parametrize("profile", shipped_profiles())
+@pytest.mark.parametrize(
+    ("profile", "calibration"),
+    [(name, data) for name in shipped_profiles() for data in (None, *load_profile(name).calibration)],
+)
 @pytest.mark.parametrize(
     "name", [name for name, method in METHODS.items() if "thresholds" in method.parameters.model_fields]
 )
-def test_a_picture_of_another_class_is_refused_under_every_profile(profile: str, name: str) -> None:
-    """`paper` and `modern` accepted P(truth) = 0.001, since they have no threshold for `label`.
+def test_a_picture_of_another_class_is_refused_under_every_profile(
+    profile: str, calibration: str | None, name: str
+) -> None:
+    """`paper`, `modern` and `tiny`'s calibration accepted P(truth) = 0.001: they have no threshold for `label`.
 
     Of the methods without thresholds, `compose` pastes the source's own pixels, and `doses` repeats another method.
     """
-    spec = JobSpec.model_validate({"task": "name it", "models": [], "methods": [{"name": name}]})
+    choice = {"task": "name it", "models": [], "methods": [{"name": name}], "calibration": calibration}
+    spec = JobSpec.model_validate(choice)
     try:
         (method,) = plan(spec, load_profile(profile), []).methods
     except InvalidInput:  # test_every_profile_plans_every_method says where
