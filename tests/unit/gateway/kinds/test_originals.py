@@ -7,7 +7,13 @@ import pytest
 from scipy.special import softmax
 
 from gateway.analysis.effects import Integers, Originals
-from gateway.kinds.classification import CLASSIFICATION, ClassifiedOriginals, check_originals, check_unlabelled
+from gateway.kinds.classification import (
+    CLASSIFICATION,
+    ClassAnswer,
+    ClassifiedOriginals,
+    check_originals,
+    check_unlabelled,
+)
 from gateway.kinds.rows import PredictionRow
 from gateway.kinds.segmentation import check_unlabelled_masks
 
@@ -48,7 +54,7 @@ def hint(probabilities: Integers, truth: Integers) -> str:
     names = [f"class {number}" for number in range(probabilities.shape[1])]
     judge = ClassifiedOriginals(names, "labelled", seed=1)
     for group, (row, label) in enumerate(zip(probabilities.tolist(), truth.tolist(), strict=True)):
-        scored = CLASSIFICATION.judge(dict(zip(names, row, strict=True)), names[label], names)
+        scored = CLASSIFICATION.judge(ClassAnswer(dict(zip(names, row, strict=True))), names[label], names)
         judge.add(group, PredictionRow(group, "", None, "m", *scored[:2], None, scored.scores, scored.detail))
     check = judge.check()
     assert check is not None
