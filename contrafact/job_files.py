@@ -44,7 +44,7 @@ def spec_of(
     masks: Path | None = None,
     group_by: Literal["image", "folder"] = "image",
     reference_models: Sequence[str] = (),
-    design: DesignKind = "free",
+    design: DesignKind | None = None,
     values: Sequence[str] = (),
     budget: int | None = None,
     object_masks: bool = False,
@@ -67,8 +67,8 @@ def spec_of(
         spec["calibration"] = calibration
     if group_by != "image":
         spec["group_by"] = group_by
-    if design != "free" or values or budget is not None:
-        spec |= {"design": design, "values": list(values), "budget": budget}
+    given = {"design": design, "values": list(values) or None, "budget": budget}
+    spec |= {name: value for name, value in given.items() if value is not None}
     if outside_domain:
         spec["outside_domain"] = True
     if protected_characteristics != "refuse":
@@ -127,7 +127,7 @@ def submit_job(
             _print_lines(console, client.plan_of(detail.id).test_set)
             return detail
     local = gather(paths)
-    if spec.design != "free" or spec.budget is not None:
+    if spec.design == "adaptive" or spec.budget is not None:
         digests = _usable(local, partial(_check, pixels={}), "reading", console)
         client.plan(_request(spec, local, digests, labels, known_classes))
     request = _request(spec, local, _usable(local, client.upload, "uploading", console), labels, known_classes)
@@ -166,16 +166,20 @@ def plan_job(
     local, pixels = gather(paths), dict[str, str]()
     digests = _usable(local, partial(_check, pixels=pixels), "reading", console)
     request = _request(spec, local, digests, labels, known_classes)
-    limited = any(profile.active and profile.domain for profile in client.profiles().profiles)
-    outside = _outside_domain(client, spec, local.images, request, pixels) if limited else ""
-    return client.plan(request).model_copy(update={"test_set": _lines(request, local), "outside_domain": outside})
+    sampled = _sampled_plan(client, spec, local.images, request, pixels)
+    if sampled.design.chosen_by:
+        request = request.model_copy(update={"design": sampled.design.kind, "methods": sampled.methods})
+    plan = client.plan(request)
+    known = {"test_set": _lines(request, local), "outside_domain": sampled.outside_domain}
+    return plan.model_copy(update={**known, "design": sampled.design} if sampled.design.chosen_by else known)
 
 
-def _outside_domain(
+def _sampled_plan(
     client: Client, spec: JobSpec, files: Sequence[NamedPath], request: JobRequest, pixels: Mapping[str, str]
-) -> str:
-    """What the plan of a few of the images says of the profile's domain. Raises InvalidInput for images outside.
+) -> JobPlan:
+    """The plan of a few of the images: what it says of the profile's domain, and values that are chosen for the job.
 
+    Raises InvalidInput for images outside the domain.
     They are those that the gateway looks at when the job starts, unless it scales images down; `pixels`: the digest of
     an image's pixels by that of its file.
     """
@@ -186,11 +190,10 @@ def _outside_domain(
     named = [{"file": row.name, "label": row.label, "group": row.group} for row in rows]
     lines = [json.dumps({key: value for key, value in row.items() if value is not None}) for row in named]
     labelled = any(row.label or row.group for row in rows)
-    spec = spec.model_copy(
-        update={"design": "free", "values": (), "budget": None}
-    )  # those of the job may need all images
+    if spec.design == "adaptive" or spec.values or spec.budget is not None:  # these may need all images
+        spec = spec.model_copy(update={"design": "free", "values": (), "budget": None})
     with _pack(sample) as archive:
-        return client.plan_from_archive(spec, archive, "\n".join(lines).encode() if labelled else None).outside_domain
+        return client.plan_from_archive(spec, archive, "\n".join(lines).encode() if labelled else None)
 
 
 @contextmanager

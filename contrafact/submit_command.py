@@ -52,15 +52,19 @@ GroupBy = Annotated[
     typer.Option(help="folder: the images of a folder count as one, as for frames of a video"),
 ]
 Design = Annotated[
-    DesignKind,
+    DesignKind | None,
     typer.Option(
-        help="balanced: every image gets the same changes; adaptive: most renderings go where models seem to fail"
+        help="balanced: every image gets the same changes; free: the language model chooses those of each image; "
+        "adaptive: most renderings go where models seem to fail. Default: balanced, but free with the papers' profiles",
+        show_default=False,
     ),
 ]
 Values = Annotated[
     list[str] | None,
     typer.Option(
-        "--value", metavar="FACTOR=VALUE", help="change of a balanced or adaptive design, such as weather=night"
+        "--value",
+        metavar="FACTOR=VALUE",
+        help="change of every image, such as weather=night; default: chosen for the job",
     ),
 ]
 Budget = Annotated[
@@ -105,7 +109,7 @@ def submit(
     label_map: LabelMap = None,
     no_labels: NoLabels = False,
     group_by: GroupBy = "image",
-    design: Design = "free",
+    design: Design = None,
     value: Values = None,
     budget: Budget = None,
     masks: Masks = None,

@@ -87,8 +87,8 @@ def test(
         task: What the model does, in a sentence.
         methods: Names, or choices with parameters; default: the profile's.
         factors: Only these factors change, such as `["weather"]`, in methods that have the parameter.
-        values: Every image gets these changes, such as `["weather=night"]` (a balanced design); default: the language
-            model chooses the changes of each image.
+        values: Every image gets these changes, such as `["weather=night"]`; default: some are chosen for the data set
+            (see "Balanced jobs" in the reference of methods).
         classes: Names of the model's outputs, in their order; needed if neither model nor data set names them.
         labels: A manifest (CSV or JSON Lines) for files, a folder or an archive that has none inside.
         label_column: The column of a Hugging Face data set with the labels: a ClassLabel, names of classes, or their

@@ -141,7 +141,6 @@ def _request(client: Client, name: str, images: ImageSet, options: InProcessOpti
         label_map=dict(options.label_map),
         seed=options.seed,
         outside_domain=options.outside_domain,
-        design="free" if options.values is None else "balanced",
         values=tuple(options.values or ()),
         **({} if methods is None else {"methods": methods}),
     )

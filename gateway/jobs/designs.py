@@ -22,6 +22,20 @@ from shared.schemas.designs import MOST_VALUES, ChosenValue, Design, DesignKind,
 from shared.schemas.jobs import JobSpec
 from shared.schemas.plans import PlannedRenderings
 
+
+def with_design_kind(spec: JobSpec, methods: Sequence[JobMethod], default: DesignKind) -> JobSpec:
+    """The spec with its kind of design. `default`: the profile's, of a job that says nothing of values or a budget.
+
+    A job whose methods take no values, or one of whose methods must choose its own changes, is free by default.
+    """
+    if spec.design is not None:
+        return spec
+    changes = [method.parameters.changes() for method in methods]
+    wanted = bool(spec.values) or spec.budget is not None or any(change.values for change in changes)
+    fits = any(change.most for change in changes) and not any(change.refusal for change in changes)
+    return spec.model_copy(update={"design": "balanced" if wanted or (default == "balanced" and fits) else "free"})
+
+
 Propose = Callable[[Sequence[Factor]], Proposal]  # values of these factors for the job
 
 
@@ -34,7 +48,7 @@ def with_design(plan: Plan, spec: JobSpec, propose: Propose, images: int) -> Pla
     change, for a method that draws its changes by chance, and if the budget is too small; and what `propose` raises,
     which is called for such methods only.
     """
-    if spec.design == "free":
+    if spec.design in (None, "free"):
         if names := [method.name for method in plan.methods if values_of(method)]:
             raise InvalidInput(
                 f"the parameter `values` of {', '.join(names)} needs `design` balanced or adaptive; set it on the job"

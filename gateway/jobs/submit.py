@@ -28,7 +28,7 @@ from gateway.intake.sources import LISTED, KeptImage, NamedFile, SourceFile, rea
 from gateway.jobs import jobs
 from gateway.jobs.backgrounds import check_compositions, with_backgrounds
 from gateway.jobs.choices import Plan, plan
-from gateway.jobs.designs import with_design
+from gateway.jobs.designs import with_design, with_design_kind
 from gateway.jobs.domain import SampledImages, outside_domain, small_copy
 from gateway.jobs.model_choice import class_lists
 from gateway.jobs.plans import PlannedJob, describe_plan
@@ -116,7 +116,7 @@ def plan_submission(context: Context, owner: str, submission: Submission, read: 
         classes=order.plan.classes,
         profile=order.profile,
         seed=order.spec.seed,
-        design=order.spec.design,
+        design=order.spec.design or "free",
         chosen_by=order.plan.proposal and order.plan.proposal.source,
         budget=order.spec.budget,
         test_set=[*order.test_set],
@@ -137,6 +137,7 @@ def _prepare(
     if spec.parent is not None:
         with reading(context.sessions) as session:
             jobs.find(session, owner, spec.parent)
+    spec = with_design_kind(spec, job_plan.methods, context.profile.defaults.design)
     intake = _label(read.intake, submission, job_plan)
     sources = intake.sources
     job_plan = replace(job_plan, classes=intake.test_set.classes or job_plan.classes)

@@ -402,11 +402,11 @@ class DillemaParameters(ControlledParameters):
 
     def changes(self) -> Changes:
         refusal = (
-            "a design with chosen values makes one change each: set same_caption to false and "
-            "edits_per_counterfactual to 1 in the parameters of dillema"
+            "a design with chosen values makes one change each, rendered once: set same_caption to false and "
+            "edits_per_counterfactual and seeds_per_edit to 1 in the parameters of dillema"
         )
-        most = self.counterfactuals_per_image
-        return Changes(self.values, self.factors or FACTORS, most, refusal if self.several_changes else "")
+        most, own = self.counterfactuals_per_image, self.several_changes or self.seeds_per_edit > 1
+        return Changes(self.values, self.factors or FACTORS, most, refusal if own else "")
 
     def region_of(self, edit: Edit) -> ControlRegion | None:
         return region_of(edit, self)

@@ -31,7 +31,7 @@ from shared.schemas.masks import MaskSpec
 
 FIELDS = (
     "task", "images", "outside_domain", "manifest", "ground_truth", "label_map", "masks", "classes", "methods",
-    "shifts", "models",
+    "values", "shifts", "models",
 )  # fmt: skip
 MAX_CHOICES = 200  # ticked boxes and other fields
 MAX_FIELD_BYTES = 64 * 1024  # of a text field, and of the file of classes
@@ -57,12 +57,14 @@ router = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
 class JobForm:
     """The form's text fields and ticked boxes.
 
-    `shifts`: a phrase on each line; `classes`: JSON of a `MaskSpec`; `label_map`: "label = class" on each line;
-    `labelled`: whether manifest and folders are labels; `outside_domain`: whether to take images of any kind.
+    `values`: FACTOR=VALUE on each line; `shifts`: a phrase on each line; `classes`: JSON of a `MaskSpec`; `label_map`:
+    "label = class" on each line; `labelled`: whether manifest and folders are labels; `outside_domain`: whether to take
+    images of any kind.
     """
 
     task: str = ""
     methods: tuple[str, ...] = ()
+    values: str = ""
     shifts: str = ""
     models: tuple[str, ...] = ()
     classes: str = ""
@@ -81,6 +83,7 @@ class JobForm:
         fields = {
             "task_description": self.task,
             "methods": [{"name": name, "parameters": parameters.get(name, {})} for name in self.methods],
+            "values": [line.strip() for line in self.values.splitlines() if line.strip()],
             "models": self.models or None,
             "label_map": self._labels(),
             "ground_truth": "auto" if self.labelled else "none",
@@ -165,6 +168,7 @@ def job_form(form: FormData) -> JobForm:
     return JobForm(
         task=" ".join(texts["task"]),
         methods=tuple(texts["methods"]),
+        values="\n".join(texts["values"]),
         shifts="\n".join(texts["shifts"]),
         models=tuple(texts["models"]),
         classes="\n".join(texts["classes"]).strip(),

@@ -89,12 +89,13 @@ class Defaults(Section):
     """`[defaults]` of a job that names no methods, models under test or, in a balanced design, values.
 
     `values` are for small models that know a closed vocabulary: all that their editor can draw, the most useful first.
-    Without them the language model proposes values for each job.
+    Without them the language model proposes values for each job. `design` is that of a job that names none.
     """
 
     methods: Annotated[list[str], Field(min_length=1)]
     models: list[str] = Field(default_factory=list)
     values: ChosenValues = ()
+    design: Literal["free", "balanced"] = "balanced"
 
 
 class CheckCalibration(Section):

@@ -38,11 +38,12 @@ ChosenValues = Annotated[tuple[ChosenValue, ...], Field(max_length=MOST_VALUES)]
 
 # The options of a job.
 DesignOption = Annotated[
-    DesignKind,
+    DesignKind | None,
     Field(
-        description="free: the language model chooses the changes of each image; balanced: every image gets the same "
-        "changes, so that cells fill evenly; adaptive: a quarter of the budget is spread over all classes and "
-        "values, the rest goes to those that seem to fail most"
+        description="balanced: every image gets the same changes, so that cells fill evenly; free: the language model "
+        "chooses the changes of each image, as in the papers; adaptive: a quarter of the budget is spread over all "
+        "classes and values, the rest goes to those that seem to fail most. Default: balanced where a method takes "
+        "values, and free with the papers' profiles"
     ),
 ]
 ValuesOption = Annotated[

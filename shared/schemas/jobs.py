@@ -148,7 +148,7 @@ class JobSpec(Contract):
         ),
     ] = None
     parent: Annotated[str | None, Field(max_length=64, description="the other job, if there is a `purpose`")] = None
-    design: DesignOption = "free"
+    design: DesignOption = None
     values: ValuesOption = ()
     budget: BudgetOption = None
     outside_domain: Annotated[
@@ -171,7 +171,7 @@ class JobSpec(Contract):
     def _design_is_whole(self) -> JobSpec:
         if self.design == "free" and (self.values or self.budget is not None):
             name = "values" if self.values else "budget"
-            raise ValueError(f"{name}: a free design has none; set `design` to balanced or adaptive, or leave it out")
+            raise ValueError(f"{name}: a free design has none; set `design` to balanced or adaptive")
         if repeated := repeated_values(self.values):
             raise ValueError(f"values names {', '.join(repeated)} more than once; name each once")
         return self

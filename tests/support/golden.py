@@ -165,7 +165,8 @@ def _steps(client: Client, base_url: str) -> Iterator[tuple[str, Any]]:
     ]
     common = {"task_description": "classify the vehicle", "models": ["m1", "m2"], "seed": 3}
 
-    free = _job(client, "free", JobRequest(**common, methods=["dillema", "corruptions"], images=images[:12]))
+    methods = ["dillema", "corruptions"]
+    free = _job(client, "free", JobRequest(**common, design="free", methods=methods, images=images[:12]))
     yield "free", _results(client, free)
 
     balanced = {"design": "balanced", "values": ["weather=rain", "weather=fog"]}
@@ -220,6 +221,7 @@ def _segmentation(client: Client, base_url: str) -> str:
         task_description="segment the road scene",
         models=[SEGMENTER],
         methods=["dillema"],
+        design="free",
         masks={"classes": [{"name": name, "index": place} for place, name in enumerate(ROAD_CLASSES)]},
         images=images,
     )

@@ -48,7 +48,17 @@ def testset(tmp_path: Path) -> Path:
 
 def test_a_job_from_a_folder_to_its_report(url: str, testset: Path, tmp_path: Path) -> None:
     lenient = ["--set", 'thresholds={"structure": {"default": 0}}']
-    options = ["--set", "counterfactuals_per_image=1", "--model", "m1", "--seed", "3", *lenient]
+    options = [
+        "--set",
+        "counterfactuals_per_image=1",
+        "--model",
+        "m1",
+        "--seed",
+        "3",
+        "--value",
+        "weather=rain",
+        *lenient,
+    ]
     stdout, stderr = contrafact(url, "submit", testset, *TASK, *options, "--wait")
     job, *lines = stdout.splitlines()
     assert "3 of 3 images done" in stderr
@@ -93,7 +103,7 @@ def test_a_job_without_successful_images_exits_with_its_reason_and_a_code(testse
         serve(small) as services,
         run_embedded(tmp_path / "data", service_urls=dict.fromkeys(SERVICES, services)) as system,
     ):
-        submitted = ["submit", testset, *TASK, "--model", "m1", "--wait"]
+        submitted = ["submit", testset, *TASK, "--model", "m1", "--design", "free", "--wait"]
         job, *lines = contrafact(system.base_url, *submitted, code=1)[0].splitlines()
         assert "3: this picture is refused" in [line.strip() for line in lines]
         view = json.loads(contrafact(system.base_url, "status", job, "--json", code=1)[0])

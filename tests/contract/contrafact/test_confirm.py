@@ -109,7 +109,16 @@ def weaknesses(url: str, job: str) -> list[CellEffect]:
 
 
 def submit(url: str, testset: Path) -> str:
-    task = ["--task", "classify the vehicle", "--model", "m1", "--set", "counterfactuals_per_image=2"]
+    task = [
+        "--task",
+        "classify the vehicle",
+        "--model",
+        "m1",
+        "--set",
+        "counterfactuals_per_image=2",
+        "--design",
+        "free",
+    ]
     return contrafact(url, "submit", testset, *task, *LENIENT, "--wait")[0].splitlines()[0]
 
 

@@ -47,7 +47,8 @@ def test_it_travels_from_the_gateway_to_the_services_and_into_the_log(tmp_path: 
         httpx.Client(base_url=system.base_url, timeout=120) as client,
     ):
         mine = {"X-Request-ID": "mine-1"}
-        created = client.post("/jobs", files={"images": picture(1)}, data={"task": "name the vehicle"}, headers=mine)
+        spec = '{"task": "name the vehicle", "design": "free"}'
+        created = client.post("/jobs", files={"images": picture(1)}, data={"spec": spec}, headers=mine)
         assert (created.status_code, created.headers["X-Request-ID"]) == (202, "mine-1")
         address = created.headers["Location"]
         finished(client, address)

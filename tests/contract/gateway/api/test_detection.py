@@ -27,6 +27,7 @@ SPEC: dict[str, Any] = {
     "boxes": {},
     "label_map": {"automobile": "car"},
     "methods": [{"name": "dillema", "parameters": {"counterfactuals_per_image": 2, "steps": 2, "thresholds": {}}}],
+    "design": "free",
 }
 WIDTH, HEIGHT = 40, 30
 Box = tuple[int, int, int, int, str]  # left, top, right, bottom

@@ -276,11 +276,16 @@ def test_what_an_adaptive_design_cannot_steer_is_refused(gateway: Gateway, spec:
 
 def test_a_balanced_job_without_values_gets_those_chosen_for_it(gateway: Gateway) -> None:
     before = row_counts(gateway)
-    plan = ask(gateway, design="balanced").json()
+    plan = ask(gateway).json()
+    assert plan["design"]["kind"] == "balanced"
     assert row_counts(gateway) == before
     assert plan["design"]["chosen_by"] == "profile"  # `tiny` declares what its editor draws
     assert [chosen["value"] for chosen in plan["design"]["values"]] == ["night", "snow", "fog", "rain"]
-    job = ask(gateway, "false", design="balanced").json()
+    job = ask(gateway, "false").json()
     assert gateway.client.get(f"/jobs/{job['id']}/plan").json()["design"] == plan["design"]
+    assert ask(gateway, values=["weather=dusk"]).json()["design"]["values"] == [{"factor": "weather", "value": "dusk"}]
     with gateway.context.sessions() as session:
-        assert session.scalars(select(RecordedCall.endpoint)).all() == ["/v1/captions"]
+        recorded = session.scalars(select(RecordedCall.key)).all()
+    ask(gateway, "false")
+    with gateway.context.sessions() as session:
+        assert session.scalars(select(RecordedCall.key)).all() == recorded  # a repetition asks nobody

@@ -41,6 +41,7 @@ SPEC: dict[str, Any] = {
     "masks": MASKS,
     "label_map": {"heaven": "sky"},
     "methods": [{"name": "dillema", "parameters": {"counterfactuals_per_image": 2, "steps": 2, "thresholds": {}}}],
+    "design": "free",
 }
 
 
@@ -260,7 +261,7 @@ def test_the_command_line_sends_masks_and_prints_classes(client: httpx.Client, t
             path.write_bytes(data)
     (tmp_path / "classes.json").write_text(json.dumps(MASKS))
     options = ["--task", "segment the street", "--model", SEGMENTER, "--masks", str(tmp_path / "classes.json")]
-    options += ["--label-map", "heaven=sky", "--method", "dillema"]
+    options += ["--label-map", "heaven=sky", "--method", "dillema", "--design", "free"]
     options += [
         word for setting in ("counterfactuals_per_image=1", "steps=2", "thresholds={}") for word in ("--set", setting)
     ]

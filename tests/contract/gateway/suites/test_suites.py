@@ -151,7 +151,7 @@ def test_from_a_job_to_the_gate_in_one_process(tmp_path: Path) -> None:
         run_embedded(tmp_path / "data", service_urls=dict.fromkeys(SERVICES, services)) as system,
     ):
         url = system.base_url
-        options = ["--task", "classify the vehicle", "--set", "counterfactuals_per_image=1", "--model", "m1"]
+        options = ["--task", "classify the vehicle", "--value", "weather=rain", "--model", "m1"]
         options += ["--set", "thresholds={}"]  # the shipped ones know nothing of what these services draw
         job = contrafact(url, "submit", tmp_path / "0.png", tmp_path / "1.png", *options, "--wait").stdout.split()[0]
         assert contrafact(url, "suites", "create", job, "--name", "small").stdout == "small\n"

@@ -8,14 +8,14 @@ import pytest
 from pydantic import JsonValue, ValidationError
 
 from gateway.jobs.choices import plan
-from gateway.jobs.designs import design_of, renderings, values_of, with_design
+from gateway.jobs.designs import design_of, renderings, values_of, with_design, with_design_kind
 from gateway.jobs.sensitivity import GroupedTruth, sensitivity_of
 from gateway.methods import JobMethod
 from gateway.methods.counterfactual import Factor
 from gateway.methods.proposed_values import Proposal
 from shared.problems import InvalidInput
-from shared.profiles.profile import load_profile
-from shared.schemas.jobs import JobSpec
+from shared.profiles.profile import load_profile, shipped_profiles
+from shared.schemas.jobs import JobSpec, MethodChoice
 
 IMAGES = 10
 TINY = load_profile("tiny")
@@ -84,10 +84,35 @@ def test_the_methods_of_a_plan_can_be_sent_again() -> None:
 
 def test_values_belong_to_a_balanced_design() -> None:
     with pytest.raises(InvalidInput, match="balanced"):
-        designed([{"name": "dillema", "parameters": {"values": ["weather=fog"]}}])
+        designed([{"name": "dillema", "parameters": {"values": ["weather=fog"]}}], design="free")
     for options in ({"values": ["weather=night"]}, {"budget": 5}):
         with pytest.raises(ValidationError, match="balanced"):
-            JobSpec.model_validate({"task_description": "name it", **options})
+            JobSpec.model_validate({"task_description": "name it", "design": "free", **options})
+
+
+@pytest.mark.parametrize(
+    ("methods", "options", "kind"),
+    [
+        (["dillema", "corruptions"], {}, "balanced"),
+        (["corruptions"], {}, "free"),
+        (["dillema", "lance-r"], {}, "free"),
+        ([{"name": "dillema", "parameters": {"seeds_per_edit": 2}}], {}, "free"),
+        ([{"name": "instruct", "parameters": {"instructions": ["Add snow."]}}], {}, "free"),
+        (["corruptions"], {"budget": 50}, "balanced"),
+    ],
+)
+def test_every_image_gets_the_same_values_unless_a_method_chooses_its_own(
+    methods: list[JsonValue], options: dict[str, JsonValue], kind: str
+) -> None:
+    spec = JobSpec.model_validate({"task_description": "name it", "methods": methods, "models": [], **options})
+    assert with_design_kind(spec, plan(spec, TINY, []).methods, "balanced").design == kind
+
+
+def test_the_papers_profiles_keep_the_free_design_of_the_papers() -> None:
+    designs = {name: load_profile(name).defaults.design for name in shipped_profiles()}
+    assert {name for name, design in designs.items() if design == "free"} == {"paper", "paper-tgi"}
+    spec = JobSpec(task_description="name it", methods=[MethodChoice(name="dillema")], models=[])
+    assert with_design_kind(spec, plan(spec, TINY, []).methods, "free").design == "free"
 
 
 @pytest.mark.parametrize("values", [["night"], ["time=night"], ["weather="], ["weather=night", "weather=Night"]])
