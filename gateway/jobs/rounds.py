@@ -1,5 +1,8 @@
 """Rounds of an adaptive job: what it needs, its budget in renderings, and the first round.
 
+A balanced job whose values were chosen for it has two: a few images of each class get all values, then the others get
+those that these images could show, and others of the proposed values in place of the rest.
+
 The first round gives every place (a class and a value) equally many source images. A seeded order of a class's images
 decides which ones, the same for all of its values, so that edits of one image share its caption and, where the method
 allows, its arms. Later rounds are planned from the recorded rows (`gateway.results.rounds`).
@@ -11,6 +14,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from gateway.analysis.allocation import LARGEST_SHARE, SCREENING_SHARE
+from gateway.analysis.limits import LEAST_SOURCES
 from gateway.intake.sources import SourceFile
 from gateway.jobs.choices import Plan
 from gateway.jobs.designs import planned_renderings, renderings, values_of, with_values
@@ -23,6 +27,8 @@ from shared.schemas.plans import PlannedRenderings
 from shared.seeds import derive_digest
 
 LEAST_SCREENED = 4  # source images of a place in the first round
+FIRST_IMAGES = 6  # of a class, which get the values of a balanced job before the others
+LEAST_SHOWN = 2  # accepted edits among these, without which a class's other images do not get the value
 MOST_SCREENING = 0.5  # of the budget, if the first round needs more than its share for these
 
 
@@ -72,8 +78,10 @@ def first_round(plan: Plan, budget: int, sources: Sequence[SourceFile], seed: in
 def planned_rounds(spec: JobSpec, plan: Plan, sources: Sequence[SourceFile]) -> tuple[JobSpec, RoundPlan | None]:
     """The spec of an adaptive job with its budget, by default the cost of a free design, and its screening round.
 
-    Any other spec as it is, and None. Raises what `first_round` raises.
+    Any other spec as it is, and the first round of a balanced job, if it has one. Raises what `first_round` raises.
     """
+    if spec.design == "balanced":
+        return spec, first_images(plan, sources, spec.seed)
     if spec.design != "adaptive":
         return spec, None
     (method,) = _steer(plan, sources)
@@ -83,6 +91,57 @@ def planned_rounds(spec: JobSpec, plan: Plan, sources: Sequence[SourceFile]) -> 
         budget = renderings(free, sum(not source.failure for source in sources))
     spec = spec.model_copy(update={"budget": budget})
     return spec, first_round(plan, budget, sources, spec.seed)
+
+
+def first_images(plan: Plan, sources: Sequence[SourceFile], seed: int) -> RoundPlan | None:
+    """The first images of each class with all values, if one method gets values that were chosen for the job.
+
+    A class is split only if the others can be tested by themselves. None if no class is.
+    """
+    steered = [method for method in plan.methods if values_of(method)]
+    if plan.proposal is None or len(steered) != 1:
+        return None
+    by_label: dict[str, list[int]] = {}
+    for position, source in enumerate(sources):
+        if not source.failure:
+            by_label.setdefault(source.label or "", []).append(position)
+    first = {
+        label: seeded_order(positions, seed, label)[:FIRST_IMAGES]
+        for label, positions in by_label.items()
+        if len(positions) >= FIRST_IMAGES + LEAST_SOURCES
+    }
+    if not first:
+        return None
+    (method,) = steered
+    values, factors = values_of(method), method.parameters.changes().factors
+    return RoundPlan(
+        number=0,
+        places=[
+            PlaceShare(label=label, chosen=value, images=sorted(first.get(label, by_label[label])))
+            for label in sorted(by_label)
+            for value in values
+        ],
+        spare=[chosen for chosen in plan.proposal.values if chosen.factor in factors and chosen not in values],
+    )
+
+
+def other_images(
+    first: RoundPlan, accepted: Mapping[str, Mapping[ChosenValue, int]], by_label: Mapping[str, Sequence[int]]
+) -> RoundPlan:
+    """The round of the images that are not among the first of their class. `accepted`: edits of these, by value.
+
+    Values that the first images could not show give their place to spare ones, if the class has any left or another
+    value to go on with.
+    """
+    done = set(first.positions())
+    places = []
+    for label, positions in by_label.items():
+        rest = [position for position in positions if position not in done]
+        values = [place.chosen for place in first.places if place.label == label]
+        kept = [chosen for chosen in values if accepted.get(label, {}).get(chosen, 0) >= LEAST_SHOWN]
+        kept = [*kept, *first.spare[: len(values) - len(kept)]] or values
+        places += [PlaceShare(label=label, chosen=chosen, images=rest) for chosen in kept if rest]
+    return RoundPlan(number=1, places=places)
 
 
 def renderings_of_design(

@@ -1,4 +1,4 @@
-"""Rounds of an adaptive job, planned from its recorded rows, and its cells in the order of their images.
+"""Rounds of adaptive jobs, planned from their recorded rows, and their cells in the order of their images.
 
 A round is planned when every image of the one before it is finished, under the lease of the job's analysis. The plan is
 a function of the rows and the job's seed. It does not depend on the order in which images finished, nor on workers that
@@ -9,6 +9,7 @@ The design of a finished job: how many edits of each class and value were propos
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,23 +23,33 @@ from gateway.analysis.betting import expected_left
 from gateway.analysis.effects import Differences, differences
 from gateway.analysis.findings import hypothesis_tests
 from gateway.database.tables import Counterfactual, Job, JobRound, SourceImage
-from gateway.jobs.designs import design_of
-from gateway.jobs.rounds import budget_of_round, cost_of_image, places_of, rendered_by, seeded_order
+from gateway.jobs.designs import design_of, values_of
+from gateway.jobs.rounds import budget_of_round, cost_of_image, other_images, places_of, rendered_by, seeded_order
 from gateway.results.estimands import counted_cells
 from gateway.results.job_rows import JobRows, load_rows
-from shared.schemas.designs import CellSpending, ChosenValue, DesignResults, PlaceShare, RoundPlan
+from shared.schemas.designs import CellSpending, ChosenValue, DesignResults, DroppedValue, PlaceShare, RoundPlan
 from shared.schemas.effects import Cell
 
 
 def rounds_of(session: Session, job_id: str) -> list[RoundPlan]:
-    """The rounds of a job so far; empty unless it is adaptive."""
+    """The rounds of an adaptive job so far; empty for others."""
+    return _rounds(session, job_id) if _is_adaptive(session.get_one(Job, job_id)) else []
+
+
+def _is_adaptive(job: Job) -> bool:
+    return job.stored_spec.design == "adaptive"
+
+
+def _rounds(session: Session, job_id: str) -> list[RoundPlan]:
     return list(session.scalars(select(JobRound.plan).where(JobRound.job_id == job_id).order_by(JobRound.number)))
 
 
 def next_round(session: Session, job_id: str) -> RoundPlan | None:
     """The next round of a job whose images are finished. Without places if all is decided; None if none is due."""
-    rounds = rounds_of(session, job_id)
+    rounds = _rounds(session, job_id)
     job = session.get_one(Job, job_id)
+    if not _is_adaptive(job):
+        return _other_images(session, job, rounds)
     if not rounds or not rounds[-1].places or job.state != "running" or len(rounds) > LATER_ROUNDS:
         return None
     rows = load_rows(session, job_id)
@@ -49,6 +60,55 @@ def next_round(session: Session, job_id: str) -> RoundPlan | None:
     for position, label in session.execute(done.order_by(SourceImage.position)):
         by_label.setdefault(label or "", []).append(position)
     return _plan(rows, rounds, by_label)
+
+
+def _other_images(session: Session, job: Job, rounds: Sequence[RoundPlan]) -> RoundPlan | None:
+    """The second round of a balanced job. It looks at the checks of edits, and at no prediction."""
+    if len(rounds) != 1 or job.state != "running":
+        return None
+    by_label: dict[str, list[int]] = {}
+    sources = select(SourceImage.position, SourceImage.ground_truth).where(
+        SourceImage.job_id == job.id, SourceImage.digest.is_not(None)
+    )
+    for position, label in session.execute(sources.order_by(SourceImage.position)):
+        by_label.setdefault(label or "", []).append(position)
+    return other_images(rounds[0], _accepted(session, job, rounds[0].positions()), by_label)
+
+
+def _accepted(session: Session, job: Job, positions: Sequence[int]) -> dict[str, dict[ChosenValue, int]]:
+    """How many edits of these source images the checks accepted, by class and value, of the method with the values."""
+    c, counts = Counterfactual, defaultdict[str, dict[ChosenValue, int]](dict)
+    methods = [method.name for method in job.methods if values_of(method)]
+    chosen = (c.job_id == job.id, c.method.in_(methods), c.arm == "edit", c.position.in_(positions))
+    rows = session.execute(
+        select(SourceImage.ground_truth, c.factor, c.to_value, func.count())
+        .join(SourceImage, c.source_image_id == SourceImage.id)
+        .where(*chosen, c.accepted, c.factor.is_not(None))
+        .group_by(SourceImage.ground_truth, c.factor, c.to_value)
+    )
+    for label, factor, value, count in rows:
+        counts[label or ""][ChosenValue(factor=factor, value=value)] = count
+    return counts
+
+
+def _dropped(session: Session, job: Job) -> list[DroppedValue]:
+    """The values that the other images of a class did not get, in a balanced job."""
+    rounds = _rounds(session, job.id)
+    if _is_adaptive(job) or len(rounds) < 2 or not rounds[1].places:
+        return []
+    accepted = _accepted(session, job, rounds[0].positions())
+    later = {(place.label, place.chosen) for place in rounds[1].places}
+    labels = {place.label for place in rounds[1].places}
+    return [
+        DroppedValue(
+            label=place.label or None,
+            chosen=place.chosen,
+            images=len(place.images),
+            accepted=accepted.get(place.label, {}).get(place.chosen, 0),
+        )
+        for place in rounds[0].places
+        if place.label in labels and (place.label, place.chosen) not in later
+    ]
 
 
 def _plan(rows: JobRows, rounds: Sequence[RoundPlan], by_label: Mapping[str, Sequence[int]]) -> RoundPlan:
@@ -157,7 +217,7 @@ def design_results(session: Session, job_id: str, rounds: Sequence[RoundPlan] = 
     spec = job.stored_spec
     design = design_of(spec.design, spec.budget, job.methods, spec.chosen_by)
     rendered = session.scalar(select(func.count(c.image_digest)).where(c.job_id == job_id)) or 0
-    results = DesignResults(**dict(design), rendered=rendered)
+    results = DesignResults(**dict(design), rendered=rendered, dropped=_dropped(session, job))
     if design.kind == "free":
         return results
     group = (c.method, SourceImage.ground_truth, c.factor, c.to_value)

@@ -29,7 +29,7 @@ from gateway.database.owner_tables import Image
 from gateway.database.sessions import Sessions, insert_missing, reading
 from gateway.database.table_base import utc_now
 from gateway.database.tables import Counterfactual, Job, JobRound, JobService, Prediction, SourceImage
-from gateway.jobs.designs import with_values
+from gateway.jobs.designs import values_of, with_values
 from gateway.jobs.task_description import task_description_of
 from gateway.kinds import KINDS
 from gateway.methods import JobMethod
@@ -135,7 +135,8 @@ def _generate(
     """The rows of the counterfactuals, whose images are saved."""
     rows: list[CounterfactualColumns] = []
     for method in work.methods if work.values != () else ():
-        run, steered = method.spec.function, method if work.values is None else with_values(method, work.values)
+        steered = with_values(method, work.values) if work.values and values_of(method) else method
+        run = method.spec.function
         for counterfactual in run(source, work.task_description, services, steered.parameters, work.seed):
             rows.append(row_of(work, method, renumber(counterfactual, work.first_ordinal), shelf))
     shelf.save({digest for row in rows for digest in (row["image_digest"], row["control_digest"]) if digest})

@@ -17,7 +17,7 @@ from pydantic_core import to_jsonable_python
 from gateway.database.columns import CounterfactualColumns
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import Counterfactual, Report, SourceImage
-from gateway.jobs.designs import with_values
+from gateway.jobs.designs import values_of, with_values
 from gateway.methods import METHODS, JobMethod
 from gateway.methods.counterfactual import MethodCounterfactual
 from gateway.model_services.clients import ModelServices
@@ -113,7 +113,7 @@ def _repeat(
     row: Counterfactual, method: JobMethod, work: ImageWork, shelf: ImageShelf, services: Services
 ) -> MethodCounterfactual | None:
     run, source = method.spec.function, source_of(work, shelf)
-    if work.values is not None:
+    if work.values is not None and values_of(method):
         method = _of_round(method, row)
     counterfactuals = run(source, work.task_description, services, method.parameters, work.seed)
     if work.values is None:

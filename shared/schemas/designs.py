@@ -119,10 +119,14 @@ class PlaceShare(Contract):
 
 
 class RoundPlan(Contract):
-    """A round of an adaptive job. A plan without places ends the rounds."""
+    """A round of an adaptive job, or of a balanced one whose values were chosen for it. No places: the rounds end.
+
+    `spare`, of a balanced job: the values that take the places of those that the first images do not show.
+    """
 
     number: int
     places: list[PlaceShare]
+    spare: Annotated[list[ChosenValue], Field(exclude_if=lambda values: not values)] = Field(default_factory=list)
 
     def values_of(self, position: int) -> tuple[ChosenValue, ...]:
         """The values that a source image gets in this round."""
@@ -133,13 +137,24 @@ class RoundPlan(Contract):
         return sorted({position for place in self.places for position in place.images})
 
 
+class DroppedValue(Contract):
+    """A value that was chosen for the job, and that too few of the first `images` of a class showed (`accepted`)."""
+
+    label: Annotated[str | None, Field(description="class of the ground truth; null without one")]
+    chosen: ChosenValue
+    images: int
+    accepted: int
+
+
 class DesignResults(Design):
     """The design of a finished job, and what it spent where.
 
     `rendered` counts the images of edits, null and sham arms. `cells` is empty in a free design. `rounds`, of an
-    adaptive design: the edits of each round.
+    adaptive design: the edits of each round. `dropped`, of a balanced one: values that the other images of a class did
+    not get.
     """
 
     rendered: int = 0
     cells: list[CellSpending] = Field(default_factory=list)
     rounds: list[int] = Field(default_factory=list)
+    dropped: Annotated[list[DroppedValue], Field(exclude_if=lambda values: not values)] = Field(default_factory=list)

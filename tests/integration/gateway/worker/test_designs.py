@@ -5,19 +5,21 @@ from __future__ import annotations
 import pytest
 from sqlalchemy import delete, select
 
+from gateway.analysis.limits import LEAST_SOURCES
 from gateway.context import Context
 from gateway.database.tables import LOCAL_OWNER, Counterfactual, Job, JobRound, Prediction, Report, SourceImage
 from gateway.intake.sources import KeptImage, SourceFile
 from gateway.jobs import jobs
 from gateway.jobs.choices import Plan
 from gateway.jobs.more_models import add_to_job
-from gateway.jobs.rounds import first_round
+from gateway.jobs.rounds import FIRST_IMAGES, first_images, first_round
+from gateway.methods.proposed_values import Proposal
 from gateway.model_services.clients import ModelServices
 from gateway.queue import leases
 from gateway.results.rounds import rounds_of
 from gateway.worker.worker import Worker
 from shared.profiles.profile import load_profile
-from shared.schemas.designs import RoundPlan
+from shared.schemas.designs import ChosenValue, RoundPlan
 from shared.schemas.evaluation import ModelUnderTestInfo
 from shared.schemas.service import SERVICES
 from tests.support.rows import let_time_pass
@@ -66,6 +68,38 @@ def test_a_free_job_has_no_values(site: Site) -> None:
     assert (design.kind, design.values, design.cells) == ("free", [], [])
     assert 'id="design"' in site.report()
     assert ">car, weather fog</th>" not in site.report()
+
+
+@ON_SQLITE
+@pytest.mark.slow
+def test_values_that_the_first_images_do_not_show_give_their_place_to_others(site: Site) -> None:
+    """The small services have words for fog and rain alone."""
+    values = [{"factor": "weather", "value": value} for value in ("night", "fog", "rain")]
+    parameters = {"values": values[:2], "steps": 2}
+    images = FIRST_IMAGES + LEAST_SOURCES
+    methods: list[dict[str, object]] = [
+        {"name": "dillema", "parameters": parameters},
+        {"name": "corruptions", "parameters": {}},
+    ]
+    site.add_job(images=images, models=("m1",), methods=methods)
+    with site.sessions.begin() as session:
+        row = session.get_one(Job, "job")
+        row.spec = {"design": "balanced", "chosen_by": "profile"}
+        sources = [SourceFile(f"{n}.png", "car", KeptImage("0" * 64, "0" * 64, 8, 8, 1)) for n in range(images)]
+        proposal = Proposal(tuple(ChosenValue.model_validate(value) for value in values), "profile", {})
+        first = first_images(Plan(row.methods, [MODEL], list(row.classes), proposal=proposal), sources, row.seed)
+        session.add(JobRound(job_id="job", number=0, plan=first))
+    work_until_done(site)
+    design = site.metrics().design
+    assert design is not None
+    assert [(dropped.chosen.value, dropped.accepted) for dropped in design.dropped] == [("night", 0)]
+    proposed = {cell.value: cell.proposed for cell in design.cells if cell.method == "dillema"}
+    assert proposed == {"night": FIRST_IMAGES, "fog": images, "rain": LEAST_SOURCES}
+    corrupted = {cell.proposed for cell in design.cells if cell.method == "corruptions"}
+    assert corrupted == {images}
+    assert "did not get it" in site.report()
+    tested = next(figures for figures in site.metrics().results if figures.method == "dillema")
+    assert {effect.cell.value for effect in tested.cells if effect.cell.direction == "from"} == {"sunny"}
 
 
 PARAMETERS = {"values": ["weather=fog", "weather=rain"], "steps": 2}

@@ -15,10 +15,21 @@ from gateway.analysis.effects import Differences
 from gateway.intake.sources import KeptImage, SourceFile
 from gateway.jobs.choices import Plan
 from gateway.jobs.designs import with_values
-from gateway.jobs.rounds import budget_of_round, cost_of_image, first_round, rendered_by, renderings_of_design
+from gateway.jobs.rounds import (
+    FIRST_IMAGES,
+    LEAST_SHOWN,
+    budget_of_round,
+    cost_of_image,
+    first_images,
+    first_round,
+    other_images,
+    rendered_by,
+    renderings_of_design,
+)
 from gateway.methods import JobMethod
 from gateway.methods.dillema import DillemaParameters
 from gateway.methods.lance import LanceParameters
+from gateway.methods.proposed_values import Proposal
 from gateway.results.rounds import cells_of_rounds
 from shared.problems import InvalidInput
 from shared.schemas.designs import ChosenValue, PlaceShare, RoundPlan
@@ -126,3 +137,29 @@ def test_cells_that_no_test_fits_are_left_out_and_not_called_too_small() -> None
     assert cell == night
     assert ordered[night].group.tolist() == [3, 1, 0]
     assert ordered[night].correct.tolist() == [0.5, -1.0, 0.0]
+
+
+def test_a_balanced_job_looks_at_the_first_images_of_large_classes_before_it_goes_on() -> None:
+    chosen, spare = VALUES[:2], VALUES[2]
+    method = JobMethod("dillema", DillemaParameters(values=chosen))
+    classes = ["car"] * 30 + ["bus"] * 10
+    sources = [SourceFile(f"{n}.png", label, KeptImage("0" * 64, "0" * 64, 8, 8, 1)) for n, label in enumerate(classes)]
+    plan = Plan([method], [MODEL], ["car", "bus"], proposal=Proposal(VALUES, "profile", {}))
+    assert first_images(Plan([method], [MODEL], ["car", "bus"]), sources, seed=1) is None  # the request's own values
+    first = first_images(plan, sources, seed=1)
+    assert first is not None
+    assert first.spare == [spare]
+    assert {(place.label, place.chosen, len(place.images)) for place in first.places} == {
+        (label, value, images) for label, images in (("car", FIRST_IMAGES), ("bus", 10)) for value in chosen
+    }
+    by_label = {"car": range(30), "bus": range(30, 40)}
+    shown = {chosen[0]: FIRST_IMAGES, chosen[1]: LEAST_SHOWN - 1}
+    for accepted, expected in (
+        ({"car": shown}, [chosen[0], spare]),
+        ({"car": dict.fromkeys(chosen, LEAST_SHOWN)}, [*chosen]),
+    ):
+        places = other_images(first, accepted, by_label).places
+        assert [(place.label, place.chosen) for place in places] == [("car", value) for value in expected]
+        assert all(not {*place.images} & {*first.positions()} and len(place.images) == 24 for place in places)
+    alone = first.model_copy(update={"spare": []})
+    assert [place.chosen for place in other_images(alone, {}, by_label).places] == [*chosen]  # nothing to go on with
