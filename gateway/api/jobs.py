@@ -76,7 +76,8 @@ def show_job(job: JobId, gateway: Gateway, owner: Owner) -> JobDetail:
 def show_plan(job: JobId, gateway: Gateway, owner: Owner) -> JobPlan:
     """A job's plan: what it runs, and which drops in accuracy its source images can show."""
     with reading(gateway.sessions) as session:
-        return jobs.plan_of(session, owner, job, gateway.settings.working_side)
+        calibrations = [*gateway.profile.calibration.values()]
+        return jobs.plan_of(session, owner, job, gateway.settings.working_side, calibrations)
 
 
 @router.post("/jobs/{job}/cancel", responses=problems(s404="no such job", s409="the job has ended"))

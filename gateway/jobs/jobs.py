@@ -31,6 +31,7 @@ from gateway.operations.deletion import mark_deleted
 from gateway.queue import job_states
 from gateway.queue.leases import LEASED
 from shared.problems import Conflict, NotFound
+from shared.profiles.profile import CheckCalibration
 from shared.schemas.base import JsonObject
 from shared.schemas.designs import RoundPlan
 from shared.schemas.evaluation import ModelUnderTestInfo
@@ -150,7 +151,9 @@ def show(session: Session, owner: str, job_id: str) -> JobDetail:
     )
 
 
-def plan_of(session: Session, owner: str, job_id: str, working_side: int) -> JobPlan:
+def plan_of(
+    session: Session, owner: str, job_id: str, working_side: int, calibrations: Sequence[CheckCalibration]
+) -> JobPlan:
     """A job's plan, as a dry run would have shown it."""
     job = find(session, owner, job_id)
     s = SourceImage
@@ -174,6 +177,7 @@ def plan_of(session: Session, owner: str, job_id: str, working_side: int) -> Job
         budget=job.stored_spec.budget,
         test_set=describe_test_set(session, job_id),
         outside_domain=job.stored_spec.outside_domain_note,
+        calibrations=calibrations,
     )
     return describe_plan(planned, images, working_side)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from gateway.jobs.designs import design_of
 from gateway.jobs.rounds import renderings_of_design
-from gateway.jobs.sensitivity import GroupedTruth, planned, sensitivity_of
+from gateway.jobs.sensitivity import GroupedTruth, accepted_share, planned, sensitivity_of
 from gateway.jobs.sequences import (
     PlannedImage,
     folders_suffice,
@@ -24,6 +24,7 @@ from gateway.methods.checks import LABEL, LIMITS, RECAPTION, RENDERED_CHECKS, ef
 from gateway.methods.controlled import ControlledParameters
 from gateway.methods.counterfactual import FACTORS, Thresholds
 from gateway.methods.validity import CheckParameters
+from shared.profiles.profile import CheckCalibration
 from shared.schemas.base import Kind
 from shared.schemas.designs import DesignKind, ValueSource
 from shared.schemas.jobs import ImageFailure
@@ -33,7 +34,10 @@ from shared.schemas.validity import VALIDITY
 
 @dataclass(frozen=True, slots=True)
 class PlannedJob:
-    """What a job's plan says apart from counts of its images. `classes` may be empty: those of the images."""
+    """What a job's plan says apart from counts of its images. `classes` may be empty: those of the images.
+
+    `calibrations`: those of the profile's checks.
+    """
 
     task_description: str
     kind: Kind
@@ -47,6 +51,7 @@ class PlannedJob:
     budget: int | None
     test_set: list[str]
     outside_domain: str
+    calibrations: Sequence[CheckCalibration]
 
 
 def describe_plan(
@@ -55,12 +60,14 @@ def describe_plan(
     """The plan of a job with these images. `failures`: the first of the images that cannot be used."""
     classes = job.classes or sorted({label for image in images for label in image.truths})
     truths = [GroupedTruth(image.truths, image.group) for image in images]
+    unchecked = unchecked_methods(job.methods, job.kind)
+    share = None if unchecked else accepted_share(job.methods, job.calibrations, job.kind)
     sides = [image.side for image in images if image.side is not None]
     return JobPlan(
         task_description=job.task_description,
         kind=job.kind,
         methods=[method.choice() for method in job.methods],
-        unchecked=unchecked_methods(job.methods, job.kind),
+        unchecked=unchecked,
         checks_off=checks_off(job.methods, job.kind),
         models=job.models,
         classes=classes,
@@ -80,7 +87,7 @@ def describe_plan(
         outside_domain=job.outside_domain,
         design=design_of(job.design, job.budget, job.methods, job.chosen_by),
         renderings=renderings_of_design(job.design, job.budget, job.methods, len(images)),
-        sensitivity=sensitivity_of(truths, job.methods, job.kind, planned(job.design)),
+        sensitivity=sensitivity_of(truths, job.methods, job.kind, planned(job.design, share)),
     )
 
 

@@ -12,7 +12,9 @@ from typing import NamedTuple
 from gateway.analysis.limits import LEAST_SOURCES
 from gateway.analysis.power import ACCURACY, POWER, detectable_drop, sources_needed
 from gateway.kinds import KINDS
-from gateway.methods import JobMethod
+from gateway.methods import METHODS, JobMethod
+from gateway.methods.counterfactual import FACTORS
+from shared.profiles.profile import CheckCalibration
 from shared.schemas.base import Kind
 from shared.schemas.designs import DesignKind
 from shared.schemas.plans import DetectableDrop, ImagesNeeded, Sensitivity, Unit
@@ -25,14 +27,15 @@ GOAL = 0.1  # each class's sentence says how many images detect this drop
 class Conditions:
     """What power depends on: the share of edits that are accepted, and the models' accuracy on null arms (0 … 1).
 
-    `paired`: each cell has one edit of an image, and their number is fixed; see `Differences`. Before a job starts they
-    are assumed as 1 and 0.95. Its report uses its own share of accepted edits and the accuracy of its least accurate
-    model.
+    `paired`: each cell has one edit of an image, and their number is fixed; see `Differences`. `basis` says where the
+    share comes from; without one all edits are assumed to be accepted. Before a job starts the accuracy is assumed as
+    0.95, and the share is that of the profile's calibration. Its report uses its own share and the accuracy of its
+    least accurate model.
     """
 
     acceptance: float = 1.0
     accuracy: float = ACCURACY
-    observed: bool = False
+    basis: str = ""
     paired: bool = True
 
     def drop(self, sources: int, family: int) -> float | None:
@@ -45,9 +48,41 @@ class Conditions:
         return None if accepted is None or not self.acceptance else math.ceil(accepted / self.acceptance)
 
 
-def planned(design: DesignKind) -> Conditions:
-    """The conditions assumed before a job."""
-    return Conditions(paired=design != "adaptive")
+OBSERVED = "As in this job"
+MEASURED = "As measured with this profile"
+
+
+def planned(design: DesignKind, acceptance: float | None = None) -> Conditions:
+    """The conditions assumed before a job. `acceptance`: the share of edits that the profile's checks accept."""
+    paired = design != "adaptive"
+    return Conditions(paired=paired) if acceptance is None else Conditions(acceptance, basis=MEASURED, paired=paired)
+
+
+def accepted_share(
+    methods: Sequence[JobMethod], calibrations: Iterable[CheckCalibration], kind: Kind = "classification"
+) -> float | None:
+    """The share of edits that the checks accepted when the profile was calibrated; None if a method was not.
+
+    Of the edits of a method's factors, of all calibrations of the kind; those of methods without checks all count.
+    """
+    measured = [calibration.methods for calibration in calibrations if calibration.kind == kind]
+    shares, cells = [], []
+    for method in methods:
+        p = method.parameters
+        factors = {chosen.factor for chosen in p.changes().values} or {*(getattr(p, "factors", None) or FACTORS)}
+        errors = [
+            errors
+            for of_method in measured
+            for name, errors in of_method.get(method.name, {}).items()
+            if name in factors
+        ]
+        if METHODS[method.name].checked and not errors:
+            return None
+        judged = sum(one.valid + one.invalid for one in errors)
+        accepted = sum(one.valid_accepted + one.invalid_accepted for one in errors)
+        shares.append(accepted / judged if judged else 1.0)
+        cells.append(p.cells())
+    return fmean(shares, cells) if any(share < 1 for share in shares) else None
 
 
 PLANNED = Conditions()
@@ -119,8 +154,8 @@ def _of_groups(conditions: Conditions, sizes: Sequence[int]) -> Conditions:
 def _assumption(conditions: Conditions, family: int, unit: Unit) -> str:
     basis = "Assumed"
     together = "The images of a group count as one. " if unit == "group" else ""
-    if conditions.observed:
-        basis = f"As in this job, {100 * conditions.acceptance:.0f} % of the edits are accepted; assumed"
+    if conditions.basis:
+        basis = f"{conditions.basis}, {100 * conditions.acceptance:.0f} % of the edits are accepted; assumed"
     return (
         f"Power is {100 * POWER:.0f} %, if every {unit} of the class gets an accepted counterfactual of the change; "
         f"{unit}s without one do not count. {together}{basis}: {family} "
@@ -144,7 +179,7 @@ def _class(label: str, sizes: Sequence[int], family: int, conditions: Conditions
     more = ""
     if needed is not None and (drop is None or drop > goal):
         more = f" Bring {needed:,}{units} to detect {round(100 * goal)} points."
-    accepted = f", about {counted:,} in a cell" if conditions.observed else ""
+    accepted = f", about {counted:,} in a cell" if conditions.basis else ""
     size = _count_text(sources, "image") + (f" in {_count_text(groups, 'group')}" if units else "")
     return DetectableDrop(
         label=label,

@@ -121,6 +121,7 @@ def plan_submission(context: Context, owner: str, submission: Submission, read: 
         budget=order.spec.budget,
         test_set=[*order.test_set],
         outside_domain=order.outside_domain,
+        calibrations=[*context.profile.calibration.values()],
     )
     usable = [_planned_image(source) for source in order.sources if not source.failure]
     return describe_plan(job, usable, context.settings.working_side, _failures(order.sources)[: jobs.MAX_FAILURES])

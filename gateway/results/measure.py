@@ -20,7 +20,7 @@ from gateway.analysis.reviews import Reviewed
 from gateway.analysis.validity import Screened, errors_of
 from gateway.database.tables import Job
 from gateway.jobs.plans import checks_off
-from gateway.jobs.sensitivity import Conditions, planned, sensitivity_of
+from gateway.jobs.sensitivity import OBSERVED, Conditions, planned, sensitivity_of
 from gateway.jobs.task_description import rename_masks
 from gateway.kinds import KINDS
 from gateway.kinds.task_kind import Measurement
@@ -153,7 +153,7 @@ def _conditions(rows: JobRows) -> Conditions:
     ]
     least = min((share for share in shares if share is not None), default=None)
     conditions = planned(rows.job.stored_spec.design)
-    return replace(conditions, acceptance=counted, accuracy=assumed_accuracy(least), observed=True)
+    return replace(conditions, acceptance=counted, accuracy=assumed_accuracy(least), basis=OBSERVED)
 
 
 def _funnel(job: Job, method: JobMethod, rows: MethodRows) -> Funnel:

@@ -16,6 +16,7 @@ from contrafact.cli import app
 from contrafact.plan_text import grouping
 from gateway.database.owner_tables import Image, OwnedImage, Upload
 from gateway.database.tables import Job, JobRound, RecordedCall, Table
+from gateway.jobs.rounds import FIRST_IMAGES
 from shared.media.testsets import EQUAL
 from shared.schemas.plans import JobPlan
 from tests.support.archives import zipped
@@ -33,7 +34,7 @@ def packed(**per_class: int) -> bytes:
 
 def ask(gateway: Gateway, dry_run: str = "true", **spec: Any) -> httpx.Response:
     data = {"spec": json.dumps({"task": TASK, **spec})}
-    files = {"images": ("set.zip", packed(bus=16, car=3))}
+    files = {"images": ("set.zip", packed(bus=24, car=3))}
     return gateway.client.post("/jobs", params={"dry_run": dry_run}, files=files, data=data)
 
 
@@ -50,12 +51,13 @@ def test_a_dry_run_states_the_power_of_the_job_and_writes_nothing(gateway: Gatew
     assert reply.status_code == 200, reply.text
     plan = reply.json()
     assert (row_counts(gateway), len(gateway.wakes)) == (before, wakes)
-    assert (plan["images"], plan["labelled"], plan["missing"]) == (19, 19, 0)
+    assert (plan["images"], plan["labelled"], plan["missing"]) == (27, 27, 0)
     assert [failure["name"] for failure in plan["failures"]] == ["bus/broken.png"]
     assert plan["sensitivity"]["family"] == 4
     bus, car = plan["sensitivity"]["classes"]
-    assert (bus["label"], bus["sources"]) == ("bus", 16)
+    assert (bus["label"], bus["sources"]) == ("bus", 24)
     assert 0.1 < bus["drop"] < 1
+    assert "70 % of the edits are accepted" in plan["sensitivity"]["assumption"]  # as the profile's calibration has it
     assert (car["drop"], car["sources"]) == (None, 3)
     job = ask(gateway, dry_run="false", methods=plan["methods"]).json()
     of_job = gateway.client.get(f"/jobs/{job['id']}/plan").json()
@@ -286,6 +288,8 @@ def test_a_balanced_job_without_values_gets_those_chosen_for_it(gateway: Gateway
     assert ask(gateway, values=["weather=dusk"]).json()["design"]["values"] == [{"factor": "weather", "value": "dusk"}]
     with gateway.context.sessions() as session:
         recorded = session.scalars(select(RecordedCall.key)).all()
+        first = session.get_one(JobRound, (job["id"], 0)).plan
+    assert {(place.label, len(place.images)) for place in first.places} == {("bus", FIRST_IMAGES), ("car", 3)}
     ask(gateway, "false")
     with gateway.context.sessions() as session:
         assert session.scalars(select(RecordedCall.key)).all() == recorded  # a repetition asks nobody

@@ -11,7 +11,7 @@ from gateway.analysis.findings import assess
 from gateway.analysis.limits import BEYOND, FALSE_DISCOVERY_RATE
 from gateway.analysis.matched_pairs import PairCounts, p_value
 from gateway.analysis.power import ACCURACY, detectable_drop, finding_rate, sources_needed
-from gateway.jobs.sensitivity import Conditions, GroupedTruth, sensitivity, sensitivity_of
+from gateway.jobs.sensitivity import OBSERVED, Conditions, GroupedTruth, sensitivity, sensitivity_of
 from gateway.methods import read_method
 from shared.schemas.effects import Cell
 
@@ -84,7 +84,7 @@ def test_groups_of_images_decide_the_drop_not_their_number() -> None:
 
 
 def test_a_group_counts_if_one_of_its_edits_is_accepted() -> None:
-    half = Conditions(acceptance=0.5, observed=True)
+    half = Conditions(acceptance=0.5, basis=OBSERVED)
     drives = [GroupedTruth(["bus"], drive) for drive in range(40) for _ in range(10)]
     (grouped,) = sensitivity_of(drives, FOUR_EDITS, conditions=half).classes
     (alone,) = sensitivity_of([GroupedTruth(["bus"], None)] * 40, FOUR_EDITS, conditions=half).classes

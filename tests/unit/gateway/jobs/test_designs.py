@@ -9,7 +9,7 @@ from pydantic import JsonValue, ValidationError
 
 from gateway.jobs.choices import plan
 from gateway.jobs.designs import design_of, renderings, values_of, with_design, with_design_kind
-from gateway.jobs.sensitivity import GroupedTruth, sensitivity_of
+from gateway.jobs.sensitivity import GroupedTruth, accepted_share, planned, sensitivity_of
 from gateway.methods import JobMethod
 from gateway.methods.counterfactual import Factor
 from gateway.methods.proposed_values import Proposal
@@ -119,6 +119,22 @@ def test_the_papers_profiles_keep_the_free_design_of_the_papers() -> None:
 def test_values_that_cannot_be_read_are_refused(values: list[JsonValue]) -> None:
     with pytest.raises(ValidationError):
         JobSpec.model_validate({"task_description": "name it", "design": "balanced", "values": values})
+
+
+def test_the_plan_counts_on_the_edits_that_the_checks_accepted_when_the_profile_was_calibrated() -> None:
+    methods = designed(["dillema"], values=["weather=dusk"], design="balanced")
+    weather = TINY.calibration["tinyworld"].methods["dillema"]["weather"]
+    share = accepted_share(methods, TINY.calibration.values())
+    assert share == (weather.valid_accepted + weather.invalid_accepted) / (weather.valid + weather.invalid)
+    images = [GroupedTruth(["bus"], None)] * 40
+    (all_accepted,) = sensitivity_of(images, methods).classes
+    (expected,) = sensitivity_of(images, methods, conditions=planned("balanced", share)).classes
+    assert (expected.drop or 0) > (all_accepted.drop or 1)
+    assert f"about {round(share * 40)} in a cell" in expected.sentence
+    assert accepted_share(methods, ()) is None  # nothing is known
+    assert (
+        accepted_share(designed(["corruptions"], design="free"), TINY.calibration.values()) is None
+    )  # nothing is refused
 
 
 def test_the_plan_counts_the_cells_of_the_values() -> None:
