@@ -34,7 +34,7 @@ from shared.seeds import derive_seed
 CHECKPOINTS = 8  # of one arm
 WARM_UP = 0.05  # share of the steps
 CLIPPED_AT = 1.0  # norm of the gradient
-PIXELS_AT_ONCE = 2**20  # of a batch on a CPU: 4 images of 512 × 512, so that activations take 1 GB, not 8 (ResNet-18)
+PIXELS_AT_ONCE = 2**20  # of a batch on a CPU, such as 4 images of 512 × 512: about 0.8 GB in a ResNet-18
 
 Open = Callable[[Example], TrainingExample]
 """The pixels of an example's image, with its ground truth."""
