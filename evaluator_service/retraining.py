@@ -25,7 +25,7 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArgu
 from transformers.utils.logging import disable_progress_bar
 
 from evaluator_service.models_under_test.hub import load_hub_model
-from evaluator_service.models_under_test.trainable import Trainable, TrainingExample
+from evaluator_service.models_under_test.trainable import IGNORED, Trainable, TrainingExample
 from shared.media.label_maps import VOID
 from shared.profiles.weights import Weights
 from shared.schemas.repairs import Example, RepairOrder, RepairParameters, TrainedArm
@@ -34,6 +34,7 @@ from shared.seeds import derive_seed
 CHECKPOINTS = 8  # of one arm
 WARM_UP = 0.05  # share of the steps
 CLIPPED_AT = 1.0  # norm of the gradient
+PIXELS_AT_ONCE = 2**20  # of a batch on a CPU, such as 4 images of 512 × 512: about 0.8 GB in a ResNet-18
 
 Open = Callable[[Example], TrainingExample]
 """The pixels of an example's image, with its ground truth."""
@@ -107,24 +108,44 @@ def train(
     stepped: Callable[[int], None],
     saved: Callable[[Path], None],
 ) -> None:
-    """Train in place. `stepped` is called after every step and may raise to stop, `saved` after every checkpoint."""
+    """Train in place. `stepped` is called after every step and may raise to stop, `saved` after every checkpoint.
+
+    On a CPU, whose memory other work needs too, large images pass through the model in parts of a batch. The gradient
+    is that of the whole batch; only BatchNorm sees the parts.
+    """
     disable_progress_bar()
+    on_cpu = next(trainable.model.parameters()).device.type == "cpu"
+    height, width = dataset[0]["pixel_values"].shape[-2:]
+    parts = batch_parts(parameters.batch_size, height * width) if on_cpu else 1
+
+    def loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None) -> torch.Tensor:
+        """The part's share of the mean over the batch; the Trainer adds up the parts."""
+        mean = trainable.loss(outputs, labels)
+        return mean if parts == 1 else mean * (labels != IGNORED).sum() / num_items_in_batch
+
     trainer = Trainer(
         model=trainable.model,
-        args=_training_arguments(parameters, folder, next(trainable.model.parameters()).device.type == "cpu"),
+        args=_training_arguments(parameters, folder, on_cpu, parts),
         train_dataset=dataset,
-        compute_loss_func=trainable.loss,
+        compute_loss_func=loss,
         callbacks=[_Callbacks(stepped, saved, resume_from)],
     )
     trainer.remove_callback(PrinterCallback)
     trainer.train(resume_from_checkpoint=None if resume_from is None else str(resume_from))
 
 
-def _training_arguments(parameters: RepairParameters, folder: Path, on_cpu: bool) -> TrainingArguments:
+def batch_parts(batch_size: int, pixels: int) -> int:
+    """In how many equal parts, of at least 2 images, a batch of images of so many pixels is computed; 1 for a prime."""
+    sizes = [size for size in range(2, batch_size + 1) if batch_size % size == 0]
+    return batch_size // max((size for size in sizes if size * pixels <= PIXELS_AT_ONCE), default=sizes[0])
+
+
+def _training_arguments(parameters: RepairParameters, folder: Path, on_cpu: bool, parts: int) -> TrainingArguments:
     return TrainingArguments(
         output_dir=str(folder),
         max_steps=parameters.steps,
-        per_device_train_batch_size=parameters.batch_size,
+        per_device_train_batch_size=parameters.batch_size // parts,
+        gradient_accumulation_steps=parts,
         learning_rate=parameters.learning_rate,
         lr_scheduler_type="cosine",
         warmup_steps=max(1, round(WARM_UP * parameters.steps)),

@@ -16,7 +16,7 @@ from transformers.models.segformer.image_processing_pil_segformer import Segform
 
 from evaluator_service.models_under_test.kinds.segmentation import ImageSegmenter, TrainableSegmenter
 from evaluator_service.models_under_test.trainable import IGNORED, TrainingExample
-from evaluator_service.retraining import augment
+from evaluator_service.retraining import augment, batch_parts
 from shared.media.label_maps import OTHER, VOID, class_indices, confusion, named_overlaps, pack_counts, unpack_counts
 from shared.problems import InvalidInput
 from shared.profiles.weights import Weights
@@ -132,3 +132,9 @@ def test_saved_models_are_marked_as_segmenters(folder: Path, tmp_path: Path) -> 
         path.name for path in tmp_path.iterdir()
     }
     assert '"kind":"segmentation"' in (tmp_path / "contrafact.json").read_text()
+
+
+def test_a_batch_of_large_images_is_computed_in_parts() -> None:
+    """A repair on photographs took the process to 6.9 GB: a batch's activations grow with its pixels."""
+    assert [batch_parts(32, side * side) for side in (96, 180, 224, 512, 2048)] == [1, 1, 2, 8, 16]
+    assert [batch_parts(size, 512 * 512) for size in (2, 6, 7, 10)] == [1, 2, 1, 5]
