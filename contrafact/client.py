@@ -126,25 +126,30 @@ class Client:
         return digest
 
     def create(self, request: JobRequest, key: str | None = None) -> JobDetail:
-        """Start a job over uploaded images."""
-        return self._gateway.post(JobDetail, "/jobs", request, headers=_idempotency(key))
+        """Start a job over uploaded images. Waits while the services start that look at them."""
+        return repeat_until_ready(lambda: self._gateway.post(JobDetail, "/jobs", request, headers=_idempotency(key)))
 
     def plan(self, request: JobRequest) -> JobPlan:
         """The plan of a job over these images. The images need not be uploaded."""
-        return self._gateway.post(JobPlan, "/jobs", request, DRY_RUN)
+        return repeat_until_ready(lambda: self._gateway.post(JobPlan, "/jobs", request, DRY_RUN))
 
     def create_from_archive(
         self, spec: JobSpec, archive: Path, manifest: bytes | None, key: str | None = None, progress: Report = _ignore
     ) -> JobDetail:
         """Start a job over the images of a zip, tar or tar.gz. Calls `progress` with the number of bytes sent."""
-        content = self._post_archive(spec, archive, manifest, _idempotency(key), {}, progress)
-        return JobDetail.model_validate_json(content)
+        return repeat_until_ready(
+            lambda: JobDetail.model_validate_json(
+                self._post_archive(spec, archive, manifest, _idempotency(key), {}, progress)
+            )
+        )
 
     def plan_from_archive(
         self, spec: JobSpec, archive: Path, manifest: bytes | None, progress: Report = _ignore
     ) -> JobPlan:
         """The plan of a job over the images of an archive. Calls `progress` with the number of bytes sent."""
-        return JobPlan.model_validate_json(self._post_archive(spec, archive, manifest, {}, DRY_RUN, progress))
+        return repeat_until_ready(
+            lambda: JobPlan.model_validate_json(self._post_archive(spec, archive, manifest, {}, DRY_RUN, progress))
+        )
 
     def plan_of(self, job: str) -> JobPlan:
         """The plan of a job."""
