@@ -43,10 +43,10 @@ def with_design(plan: Plan, spec: JobSpec, propose: Propose, images: int) -> Pla
     """The plan with the values of its methods, for so many usable images.
 
     A job's own values apply to every method that takes values; without them, those in a method's parameters. Without
-    both a method gets the first of the proposed values of its factors, as many as it makes counterfactuals of an image
-    in a free design, or fewer within the budget. Raises InvalidInput for a value of a factor that a method does not
-    change, for a method that draws its changes by chance, and if the budget is too small; and what `propose` raises,
-    which is called for such methods only.
+    both a method gets the first of the proposed values of its factors, which share null arms: as many as it can render
+    at the cost of a free design, or fewer within the budget. Raises InvalidInput for a value of a factor that a method
+    does not change, for a method that draws its changes by chance, and if the budget is too small; and what `propose`
+    raises, which is called for such methods only.
     """
     if spec.design in (None, "free"):
         if names := [method.name for method in plan.methods if values_of(method)]:
@@ -96,9 +96,12 @@ def _method(method: JobMethod, spec: JobSpec, proposed: Sequence[ChosenValue], i
         if values := spec.values or changes.values:
             method = with_values(method, _own_values(method.name, values, changes.factors))
         else:
-            most = changes.most if spec.design == "balanced" else MOST_VALUES
-            of_factors = [chosen for chosen in proposed if chosen.factor in changes.factors][:most]
-            method = with_values(method, _affordable(method, of_factors, spec.budget, images))
+            of_factors = [chosen for chosen in proposed if chosen.factor in changes.factors][:MOST_VALUES]
+            limits = [] if spec.budget is None else [spec.budget]
+            if spec.design == "balanced":
+                limits.append(renderings(method, images))
+                method = with_shared_arms(method)
+            method = with_values(method, _affordable(method, of_factors, min(limits, default=None), images))
     if _exceeds(method, spec.budget, images):
         raise InvalidInput(
             f"{method.name} renders up to {renderings(method, images):,} images, and `budget` is {spec.budget:,}; "
@@ -131,6 +134,14 @@ def _affordable(
 def with_values(method: JobMethod, values: Sequence[ChosenValue]) -> JobMethod:
     """The method with these values."""
     return replace(method, parameters=method.parameters.model_copy(update={"values": tuple(values)}))
+
+
+def with_shared_arms(method: JobMethod) -> JobMethod:
+    """The method with one seed for all edits of an image, so that they share null arms, unless it names its seeds."""
+    p = method.parameters
+    if "same_seed" not in type(p).model_fields or "same_seed" in p.model_fields_set:
+        return method
+    return replace(method, parameters=p.model_copy(update={"same_seed": True}))
 
 
 def renderings(method: JobMethod, images: int) -> int:

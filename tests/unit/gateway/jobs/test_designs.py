@@ -40,18 +40,20 @@ def test_the_values_of_the_job_apply_to_every_method_that_takes_values() -> None
     assert [chosen.value for chosen in design_of("balanced", None, methods).values] == ["dusk", "sketch"]
 
 
-def test_without_values_a_method_gets_as_many_usual_ones_as_it_makes_counterfactuals() -> None:
+def test_without_values_a_method_gets_as_many_as_it_can_render_at_the_cost_of_a_free_design() -> None:
     (method,) = designed(
         [{"name": "dillema", "parameters": {"counterfactuals_per_image": 3, "factors": ["domain", "background"]}}],
         design="balanced",
     )
-    assert names(method) == ["domain=sketch", "domain=painting", "background=forest"]
-    assert renderings(method, IMAGES) == 2 * 3 * IMAGES
+    assert names(method) == ["domain=sketch", "domain=painting", "background=forest", "background=beach"]
+    assert renderings(method, IMAGES) == 2 * 3 * IMAGES  # a null arm for each of two regions
+    (own,) = designed([{"name": "dillema", "parameters": {"same_seed": False}}], design="balanced")
+    assert len(values_of(own)) == 4
 
 
-@pytest.mark.parametrize(("budget", "values"), [(80, 4), (79, 3), (20, 1)])
+@pytest.mark.parametrize(("budget", "values"), [(80, 6), (79, 5), (20, 1)])
 def test_a_budget_limits_the_usual_values(budget: int, values: int) -> None:
-    """An edit and its null arm are two renderings; the method makes four counterfactuals of an image by itself."""
+    """A free design renders four edits of an image and as many null arms; values share two null arms."""
     (method,) = designed(["dillema"], design="balanced", budget=budget)
     assert len(values_of(method)) == values
     assert renderings(method, IMAGES) <= budget
