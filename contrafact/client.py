@@ -137,17 +137,19 @@ class Client:
         self, spec: JobSpec, archive: Path, manifest: bytes | None, key: str | None = None, progress: Report = _ignore
     ) -> JobDetail:
         """Start a job over the images of a zip, tar or tar.gz. Calls `progress` with the number of bytes sent."""
-        content = repeat_until_ready(
-            lambda: self._post_archive(spec, archive, manifest, _idempotency(key), {}, progress)
+        return repeat_until_ready(
+            lambda: JobDetail.model_validate_json(
+                self._post_archive(spec, archive, manifest, _idempotency(key), {}, progress)
+            )
         )
-        return JobDetail.model_validate_json(content)
 
     def plan_from_archive(
         self, spec: JobSpec, archive: Path, manifest: bytes | None, progress: Report = _ignore
     ) -> JobPlan:
         """The plan of a job over the images of an archive. Calls `progress` with the number of bytes sent."""
-        content = repeat_until_ready(lambda: self._post_archive(spec, archive, manifest, {}, DRY_RUN, progress))
-        return JobPlan.model_validate_json(content)
+        return repeat_until_ready(
+            lambda: JobPlan.model_validate_json(self._post_archive(spec, archive, manifest, {}, DRY_RUN, progress))
+        )
 
     def plan_of(self, job: str) -> JobPlan:
         """The plan of a job."""

@@ -20,7 +20,6 @@ LIMIT_PATIENCE_SECONDS = 600.0
 
 PAGE_ROWS = 200
 
-Result = TypeVar("Result")
 Reply = TypeVar("Reply", bound=Contract)
 Parameters = Mapping[str, str]
 
@@ -146,7 +145,7 @@ class Connection:
         return Unreachable(f"the connection to {url} broke off: {error!r}")
 
 
-def repeat_until_ready(call: Callable[[], Result], on_wait: Callable[[NotReady], None] = lambda _: None) -> Result:
+def repeat_until_ready(call: Callable[[], Reply], on_wait: Callable[[NotReady], None] = lambda _: None) -> Reply:
     """The reply of `call`, repeated while services start. Raises NotReady when one fails or the patience ends."""
     deadline = time.monotonic() + START_PATIENCE_SECONDS
     while True:

@@ -121,7 +121,10 @@ def train(
     def loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: torch.Tensor | int | None = None) -> torch.Tensor:
         """The part's share of the mean over the batch; the Trainer adds up the parts."""
         mean = trainable.loss(outputs, labels)
-        return mean if parts == 1 else mean * (labels != IGNORED).sum() / num_items_in_batch
+        if parts == 1:
+            return mean
+        assert num_items_in_batch is not None, "the Trainer counts the items of a batch in parts"
+        return mean * (labels != IGNORED).sum() / num_items_in_batch
 
     trainer = Trainer(
         model=trainable.model,
