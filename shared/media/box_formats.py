@@ -16,9 +16,7 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import yaml
-from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from shared.media.manifests import Manifest, ManifestRow, clean_name, decode_text, match_rows
@@ -57,20 +55,18 @@ def is_box_file(name: str) -> bool:
     return name.lower().endswith(SUFFIXES)
 
 
+def has_class_names(name: str) -> bool:
+    """Whether a file may have the names of YOLO's classes, by its name."""
+    return name.lower().endswith(_SETTINGS) or _base(name) == _NAMES
+
+
 def boxes_of(files: Mapping[str, bytes], names: Sequence[str]) -> tuple[list[BoxedImage | None], BoxSet]:
     """The boxes of each image of these names, None for one that has no entry, and all that was read.
 
     Raises InvalidInput and Malformed, also for files in several formats and for none.
     """
-    coco = {name: value for name, value in _json_files(files) if isinstance(value, dict) and "annotations" in value}
-    voc = {name: data for name, data in files.items() if name.lower().endswith(".xml")}
-    stems = {_stem(name) for name in names}
-    lines = {
-        name: data
-        for name, data in files.items()
-        if name.lower().endswith(".txt") and _stem(name) in stems and _base(name) != _NAMES
-    }
-    formats = {"COCO JSON": coco, "Pascal VOC": voc, "YOLO": lines}
+    formats = _formats(files, names)
+    coco, voc, lines = formats["COCO JSON"], formats["Pascal VOC"], formats["YOLO"]
     there = [name for name, of_format in formats.items() if of_format]
     if len(there) > 1:
         raise InvalidInput(f"there are boxes as {' and as '.join(there)}; keep one of them")
@@ -85,6 +81,27 @@ def boxes_of(files: Mapping[str, bytes], names: Sequence[str]) -> tuple[list[Box
     read = read_voc(voc) if voc else read_yolo(lines, _class_names(files))
     by_stem = {_stem(image.file): image for image in read.images}
     return [by_stem.get(_stem(name)) for name in names], read
+
+
+def have_boxes(files: Mapping[str, bytes], names: Sequence[str]) -> bool:
+    """Whether any of the files seems to have boxes of images of these names. Raises Malformed for JSON that is none."""
+    return any(_formats(files, names).values())
+
+
+def _formats(files: Mapping[str, bytes], names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The files of each format: the content of COCO JSON, the bytes of the others."""
+    stems = {_stem(name) for name in names}
+    return {
+        "COCO JSON": {
+            name: value for name, value in _json_files(files) if isinstance(value, dict) and "annotations" in value
+        },
+        "Pascal VOC": {name: data for name, data in files.items() if name.lower().endswith(".xml")},
+        "YOLO": {
+            name: data
+            for name, data in files.items()
+            if name.lower().endswith(".txt") and _stem(name) in stems and _base(name) != _NAMES
+        },
+    }
 
 
 def _by_name(read: BoxSet, names: Sequence[str]) -> list[BoxedImage | None]:
@@ -430,14 +447,3 @@ def _moved(box: TrueBox, move: Callable[[float, float], tuple[float, float]], ar
     (x, y), (to_x, to_y) = move(left, top), move(right, bottom)
     corners: Corners = (min(x, to_x), min(y, to_y), max(x, to_x), max(y, to_y))
     return box.model_copy(update={"box": corners, "area": None if box.area is None else box.area * areas})
-
-
-def boxes_of_instances(instances: NDArray[Any], labels: Mapping[int, str]) -> tuple[TrueBox, ...]:
-    """The boxes of the objects in a mask whose pixels have their numbers (height × width), with their areas."""
-    boxes = []
-    for number, label in labels.items():
-        rows, columns = np.nonzero(instances == number)
-        if len(rows):
-            box = (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1)
-            boxes.append(TrueBox(box=tuple(map(float, box)), label=label, area=float(len(rows))))
-    return tuple(boxes)
