@@ -209,8 +209,8 @@ def _archive_of(paths: Sequence[Path], spec: JobSpec, boxes: Sequence[Path], con
         yield paths[0]
     elif spec.masks is not None or spec.object_masks or spec.boxes is not None:
         local = gather(paths)
-        if others := [path for path in boxes if path.resolve() not in [images.resolve() for images in paths]]:
-            local.take_boxes(others)
+        if elsewhere := [path for path in boxes if path.resolve() not in [images.resolve() for images in paths]]:
+            local.take_boxes(elsewhere)
         beside = [] if spec.boxes is None else local.beside
         sent = dict.fromkeys([*local.images, *local.aside, *beside])
         for name, _ in sent:
