@@ -204,29 +204,29 @@ def _coco_box(annotation: Mapping[str, Any], label: str, about: str) -> TrueBox 
 def write_coco(boxes: BoxSet, info: JsonObject | None = None) -> JsonObject:
     """COCO JSON of images whose size is known. `ignore` marks difficult objects, which COCO does not have."""
     ids = {name: number for number, name in enumerate(boxes.classes, start=1)}
-    annotations: list[JsonObject] = []
-    for number, image in enumerate(boxes.images, start=1):
-        for box in image.boxes:
-            left, top, right, bottom = box.box
-            width, height = right - left, bottom - top
-            area = width * height if box.area is None else box.area
-            annotations.append(
-                {
-                    "id": len(annotations) + 1,
-                    "image_id": number,
-                    "category_id": ids[box.label],
-                    "bbox": [left, top, width, height],
-                    "area": area,
-                    "iscrowd": int(box.ignore == "crowd"),
-                    **({"ignore": 1} if box.ignore == "difficult" else {}),
-                }
-            )
+    images = list(enumerate(boxes.images, start=1))
+    entries = [entry for number, image in images for entry in coco_annotations(image, number, ids)]
     return {
         "info": info or {},
-        "images": [_coco_image(number, image) for number, image in enumerate(boxes.images, start=1)],
+        "images": [_coco_image(number, image) for number, image in images],
         "categories": [{"id": number, "name": name} for name, number in ids.items()],
-        "annotations": annotations,  # type: ignore[dict-item]
+        "annotations": [{"id": number, **entry} for number, entry in enumerate(entries, start=1)],
     }
+
+
+def coco_annotations(image: BoxedImage, number: int, ids: Mapping[str, int]) -> Iterator[JsonObject]:
+    """The annotations of the image with this number, without ids of their own; `ids` of the categories."""
+    for box in image.boxes:
+        left, top, right, bottom = box.box
+        width, height = right - left, bottom - top
+        yield {
+            "image_id": number,
+            "category_id": ids[box.label],
+            "bbox": [left, top, width, height],
+            "area": width * height if box.area is None else box.area,
+            "iscrowd": int(box.ignore == "crowd"),
+            **({"ignore": 1} if box.ignore == "difficult" else {}),
+        }
 
 
 def _coco_image(number: int, image: BoxedImage) -> JsonObject:
@@ -294,29 +294,36 @@ def _yaml_names(data: bytes, name: str) -> list[str] | None:
 
 def write_yolo(boxes: BoxSet) -> dict[str, bytes]:
     """Label files and data.yaml of images whose size is known, by path. Ignored objects are left out: YOLO has none."""
-    places = {name: place for place, name in enumerate(boxes.classes)}
-    files = {}
-    for image in boxes.images:
-        width, height = image.size or FRACTIONS
-        lines = []
-        for box in image.boxes:
-            left, top, right, bottom = box.box
-            numbers = (
-                (left + right) / 2 / width,
-                (top + bottom) / 2 / height,
-                (right - left) / width,
-                (bottom - top) / height,
-            )
-            if box.ignore is None:
-                lines.append(f"{places[box.label]} {' '.join(map(repr, numbers))}\n")
-        files[f"labels/{image.file.rpartition('.')[0] or image.file}.txt"] = "".join(lines).encode()
-    names = json.dumps(dict(enumerate(boxes.classes)), ensure_ascii=False)
-    settings = {"path": ".", "train": "images", "val": "images", "names": json.loads(names, object_hook=_by_number)}
-    return {"data.yaml": yaml.safe_dump(settings, allow_unicode=True, sort_keys=False).encode(), **files}
+    files = {
+        f"labels/{image.file.rpartition('.')[0] or image.file}.txt": yolo_lines(image, boxes.classes)
+        for image in boxes.images
+    }
+    return {"data.yaml": yolo_settings(boxes.classes, ["images"], ["images"]), **files}
 
 
-def _by_number(names: Mapping[str, str]) -> dict[int, str]:
-    return {int(number): name for number, name in names.items()}
+def yolo_lines(image: BoxedImage, classes: Sequence[str]) -> bytes:
+    """The label file of an image whose size is known."""
+    width, height = image.size or FRACTIONS
+    places = {name: place for place, name in enumerate(classes)}
+    lines = []
+    for box in image.boxes:
+        left, top, right, bottom = box.box
+        numbers = (
+            (left + right) / 2 / width,
+            (top + bottom) / 2 / height,
+            (right - left) / width,
+            (bottom - top) / height,
+        )
+        if box.ignore is None:
+            lines.append(f"{places[box.label]} {' '.join(map(repr, numbers))}\n")
+    return "".join(lines).encode()
+
+
+def yolo_settings(classes: Sequence[str], train: Sequence[str], val: Sequence[str]) -> bytes:
+    """data.yaml, with the folders of images to train on and to validate with."""
+    folders = {name: part[0] if len(part) == 1 else [*part] for name, part in (("train", train), ("val", val))}
+    settings = {"path": ".", **folders, "names": dict(enumerate(classes))}
+    return yaml.safe_dump(settings, allow_unicode=True, sort_keys=False).encode()
 
 
 # Pascal VOC
