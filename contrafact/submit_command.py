@@ -18,7 +18,15 @@ from rich.console import Console
 from contrafact import plan_text
 from contrafact.client import Client
 from contrafact.command_line import URL, Json, Key, Url, messages, open_client, print_output
-from contrafact.job_files import is_one_archive, method_choices, plan_job, spec_of, submit_job, upload_images
+from contrafact.job_files import (
+    is_one_archive,
+    method_choices,
+    parse_pair,
+    plan_job,
+    spec_of,
+    submit_job,
+    upload_images,
+)
 from contrafact.progress_display import follow_job, print_findings, show_progress
 from contrafact.testset_files import gather
 from shared.problems import NotReady
@@ -76,7 +84,12 @@ Boxes = Annotated[
         exists=True, help="COCO JSON, YOLO's labels and data.yaml, or VOC; default for detectors: beside the images"
     ),
 ]
-Score = Annotated[float | None, typer.Option(help="least score of a detector's box that counts; default: 0.5")]
+Scores = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--score", metavar="SCORE|CLASS=SCORE", help="least score of a detector's box that counts; default: 0.5"
+    ),
+]
 ObjectMasks = Annotated[
     bool, typer.Option("--object-masks", help="the folder `masks` has the objects for method compose, no ground truth")
 ]
@@ -118,7 +131,7 @@ def submit(
     budget: Budget = None,
     masks: Masks = None,
     boxes: Boxes = None,
-    score: Score = None,
+    score: Scores = None,
     object_masks: ObjectMasks = False,
     backgrounds: Backgrounds = None,
     calibration: Calibration = None,
@@ -158,7 +171,7 @@ def submit(
             object_masks,
             outside_domain,
             protected_characteristics,
-            _boxes(images, labels, boxes, score, detect=_detect(chosen) and not no_labels),
+            _boxes(images, labels, boxes, score or (), detect=_detect(chosen) and not no_labels),
         )
         if dry_run:
             plan = plan_job(client, spec, images, labels, classes, messages, boxes or ())
@@ -169,7 +182,7 @@ def submit(
 
 
 def _boxes(
-    images: Sequence[Path], labels: Path | None, boxes: Sequence[Path] | None, score: float | None, *, detect: bool
+    images: Sequence[Path], labels: Path | None, boxes: Sequence[Path] | None, score: Sequence[str], *, detect: bool
 ) -> BoxSpec | None:
     """How boxes are counted, if they are the ground truth: they are named, or lie beside the images of detectors."""
     named = bool(boxes)
@@ -177,9 +190,12 @@ def _boxes(
         messages.print(f"{images[0]} is not searched for boxes; --boxes {images[0]} uses those in it", soft_wrap=True)
     elif detect and not named:
         named = gather(images).has_boxes(labels)
-    if score is not None and not named:
+    if score and not named:
         raise ValueError("--score counts boxes, and there are none; give --boxes FILE_OR_FOLDER")
-    return BoxSpec(**({} if score is None else {"score": score})) if named else None
+    by_class = dict(parse_pair(text) for text in score if "=" in text)
+    overall = [text for text in score if "=" not in text][-1:]
+    given = {"score": overall[0]} if overall else {}
+    return BoxSpec.model_validate({**given, **({"scores": by_class} if by_class else {})}) if named else None
 
 
 def _detect(models: Sequence[ModelView]) -> bool:

@@ -19,6 +19,7 @@ from tests.support.small_services import DETECTOR, SmallServices, serve
 
 SUBMIT = ["--task", "detect the vehicles", "--model", DETECTOR, "--method", "dillema", "--set", "steps=2"]
 WIDTH, HEIGHT = 40, 30
+EXPECTED = {"kind": "detection", "images": 3, "labelled": 3, "classes": ["car"]}
 
 
 @pytest.fixture(scope="module")
@@ -51,21 +52,26 @@ def plan(url: str, *arguments: object) -> dict[str, object]:
     return {name: planned[name] for name in ("kind", "images", "labelled", "classes")}
 
 
-def test_boxes_are_found_beside_the_images_or_where_the_option_says(url: str, testset: Path, tmp_path: Path) -> None:
-    expected = {"kind": "detection", "images": 3, "labelled": 3, "classes": ["car"]}
+def test_boxes_are_found_beside_the_images_and_in_an_archive(url: str, testset: Path, tmp_path: Path) -> None:
     archive = shutil.make_archive(str(tmp_path / "set"), "zip", testset)
-    assert plan(url, testset) == expected
-    assert plan(url, archive, "--boxes", archive) == expected
+    assert plan(url, testset) == EXPECTED
+    assert plan(url, archive, "--boxes", archive) == EXPECTED
+
+
+def test_boxes_may_lie_elsewhere(url: str, testset: Path, tmp_path: Path) -> None:
     elsewhere = tmp_path / "truth"
     shutil.move(testset / "labels", elsewhere)
-    assert plan(url, testset, "--boxes", elsewhere, "--score", "0.3") == expected
+    assert plan(url, testset, "--boxes", elsewhere, "--score", "0.3", "--score", "car=0.4") == EXPECTED
     data = shutil.move(testset / "data.yaml", tmp_path / "names.yaml")
     assert "data.yaml" in contrafact(url, "submit", testset, *SUBMIT, "--boxes", elsewhere, code=3)[1]
-    assert plan(url, testset / "images", "--boxes", elsewhere, "--boxes", data) == expected
+    assert plan(url, testset / "images", "--boxes", elsewhere, "--boxes", data) == EXPECTED
+
+
+def test_a_manifest_may_have_the_boxes(url: str, testset: Path, tmp_path: Path) -> None:
     manifest = tmp_path / "boxes.jsonl"
     rows = [{"file": f"{number}.png", "boxes": [{"box": [4, 5, 16, 19], "label": "car"}]} for number in range(3)]
     manifest.write_text("\n".join(map(json.dumps, rows)))
-    assert plan(url, testset / "images", "--labels", manifest) == expected
+    assert plan(url, testset / "images", "--labels", manifest) == EXPECTED
     assert plan(url, testset / "images")["labelled"] == 0
 
 

@@ -159,6 +159,7 @@ def test_results_have_recall_by_class_objects_and_average_precision(client: http
     assert (whole.images, whole.objects, whole.found, whole.hallucinations) == (14, objects, objects, 0)
     assert (whole.precision.ap, whole.precision.ap50) == pytest.approx((1, 1))
     assert [of_class.objects for of_class in whole.classes] == [13, 8]
+    assert set(found.best_scores) == {"car", "bus"}
     assert whole.sizes["small"].objects == objects
     assert found.originals.images == 14, "empty images count for hallucinations"
     arm = found.counterfactuals
