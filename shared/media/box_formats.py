@@ -323,7 +323,7 @@ def yolo_settings(classes: Sequence[str], train: Sequence[str], val: Sequence[st
     """data.yaml, with the folders of images to train on and to validate with."""
     folders = {name: part[0] if len(part) == 1 else [*part] for name, part in (("train", train), ("val", val))}
     settings = {"path": ".", **folders, "names": dict(enumerate(classes))}
-    return yaml.safe_dump(settings, allow_unicode=True, sort_keys=False).encode()
+    return str(yaml.safe_dump(settings, allow_unicode=True, sort_keys=False)).encode()
 
 
 # Pascal VOC
