@@ -409,7 +409,7 @@ def _nearby(rows: KindRows) -> dict[str, Scores]:
     scores = rows.scores
     assert isinstance(scores, BoxScores)
     limits = _limits(scores.rules, scores.classes)
-    moved = {}
+    moved: dict[str, Scores] = {}
     for shift in (-NEARBY, NEARBY):
         score = limits.score + shift
         if len(score) and score.min() > 0 and score.max() <= 1:
