@@ -23,6 +23,7 @@ from shared.media.archives import is_archive
 from shared.media.class_names import read_label_map
 from shared.media.testsets import UNWANTED, distinct, images_to_look_at
 from shared.problems import InvalidInput, Problem, TooLarge
+from shared.schemas.boxes import BoxSpec
 from shared.schemas.designs import DesignKind
 from shared.schemas.jobs import JobDetail, JobRequest, JobSpec, ManifestImage, MethodChoice, MethodInfo
 from shared.schemas.masks import MaskSpec
@@ -50,6 +51,7 @@ def spec_of(
     object_masks: bool = False,
     outside_domain: bool = False,
     protected_characteristics: Literal["refuse", "allow"] = "refuse",
+    boxes: BoxSpec | None = None,
 ) -> JobSpec:
     """The job's spec. The gateway's defaults apply to options left out. `masks` is a JSON file."""
     spec: dict[str, object] = {"task_description": task, "seed": seed}
@@ -77,6 +79,8 @@ def spec_of(
         spec["object_masks"] = True
     if masks is not None:
         spec["masks"] = MaskSpec.model_validate_json(masks.read_bytes())
+    if boxes is not None:
+        spec["boxes"] = boxes
     return JobSpec.model_validate(spec)
 
 
@@ -110,15 +114,17 @@ def submit_job(
     known_classes: Collection[str],
     key: str | None,
     console: Console,
+    boxes: Sequence[Path] = (),
 ) -> JobDetail:
     """Start the job. An archive is sent unchanged. Other files are uploaded one by one, so that uploads can resume.
 
-    Images with masks are sent as one archive, because a separate upload of a mask would lose its palette indices.
+    Images with masks or boxes are sent as one archive, because a separate upload of a mask would lose its palette
+    indices, and boxes lie in files of many formats. `boxes`: files and folders of them, if not beside the images.
     Without a `key`, the idempotency key is derived from the request: repeating a command whose reply was lost returns
     the same job. A design, which may refuse its budget, is planned before single files are uploaded. Raises ValueError
     for contradictory options, and `shared.problems.Problem`.
     """
-    with _archive_of(paths, spec, console) as archive:
+    with _archive_of(paths, spec, boxes, console) as archive:
         if archive is not None:
             manifest = None if labels is None else labels.read_bytes()
             key = key or _key_of_archive(spec, archive, manifest)
@@ -153,12 +159,13 @@ def plan_job(
     labels: Path | None,
     known_classes: Collection[str],
     console: Console,
+    boxes: Sequence[Path] = (),
 ) -> JobPlan:
     """The plan of the job that `submit_job` would start. Sends an archive, or a few of the single files, for checking.
 
     Single files are decoded on this machine. Nothing is stored. Raises what `submit_job` raises.
     """
-    with _archive_of(paths, spec, console) as archive:
+    with _archive_of(paths, spec, boxes, console) as archive:
         if archive is not None:
             manifest = None if labels is None else labels.read_bytes()
             with show_upload(console, archive.name, archive.stat().st_size) as progress:
@@ -197,15 +204,23 @@ def _sampled_plan(
 
 
 @contextmanager
-def _archive_of(paths: Sequence[Path], spec: JobSpec, console: Console) -> Iterator[Path | None]:
-    """The archive to send: the given one, a temporary zip of images with masks, or None to upload files one by one."""
-    if _is_one_archive(paths):
+def _archive_of(paths: Sequence[Path], spec: JobSpec, boxes: Sequence[Path], console: Console) -> Iterator[Path | None]:
+    """The archive to send: the given one, a temporary zip of images with masks or boxes, or None to upload files."""
+    if is_one_archive(paths):
+        if others := [str(path) for path in boxes if not path.samefile(paths[0])]:
+            raise ValueError(f"put {', '.join(others)} into the archive, and give --boxes {paths[0]}")
         yield paths[0]
-    elif spec.masks is not None or spec.object_masks:
+    elif spec.masks is not None or spec.object_masks or spec.boxes is not None:
         local = gather(paths)
+        if elsewhere := [path for path in boxes if path.resolve() not in [images.resolve() for images in paths]]:
+            local.take_boxes(elsewhere)
+        beside = [] if spec.boxes is None else local.beside
+        sent = dict.fromkeys([*local.images, *local.aside, *beside])
+        for name, _ in sent:
+            local.test_set.left_out.pop(name, None)
         for line in local.test_set.lines(len(local.images), 0)[1:]:
             console.print(line, markup=False, soft_wrap=True)
-        with _pack([*local.images, *local.aside]) as archive:
+        with _pack(list(sent)) as archive:
             yield archive
     else:
         yield None
@@ -222,7 +237,8 @@ def _pack(files: Sequence[NamedPath]) -> Iterator[Path]:
         yield archive
 
 
-def _is_one_archive(paths: Sequence[Path]) -> bool:
+def is_one_archive(paths: Sequence[Path]) -> bool:
+    """Whether the paths are one archive."""
     if len(paths) != 1 or not paths[0].is_file():
         return False
     with paths[0].open("rb") as file:

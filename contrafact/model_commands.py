@@ -55,7 +55,7 @@ def add(
         typer.Option(exists=True, dir_okay=False, help="JSON: how an image becomes the input of an ONNX model"),
     ] = None,
     kind: Annotated[
-        str | None, typer.Option("--kind", "--task", help="classification (default) or segmentation")
+        str | None, typer.Option("--kind", "--task", help="classification (default), segmentation or detection")
     ] = None,
     output: Annotated[
         str | None,

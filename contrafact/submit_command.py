@@ -18,10 +18,19 @@ from rich.console import Console
 from contrafact import plan_text
 from contrafact.client import Client
 from contrafact.command_line import URL, Json, Key, Url, messages, open_client, print_output
-from contrafact.job_files import method_choices, plan_job, spec_of, submit_job, upload_images
+from contrafact.job_files import (
+    is_one_archive,
+    method_choices,
+    parse_pair,
+    plan_job,
+    spec_of,
+    submit_job,
+    upload_images,
+)
 from contrafact.progress_display import follow_job, print_findings, show_progress
 from contrafact.testset_files import gather
 from shared.problems import NotReady
+from shared.schemas.boxes import BoxSpec
 from shared.schemas.designs import DesignKind
 from shared.schemas.diffusion import MOST_BACKGROUNDS
 from shared.schemas.jobs import JobDetail, MethodChoice, ModelView
@@ -73,6 +82,18 @@ Budget = Annotated[
 Masks = Annotated[
     Path | None, typer.Option(help="JSON of the spec's `masks`: what the masks in the folder `masks` mean")
 ]
+Boxes = Annotated[
+    list[Path] | None,
+    typer.Option(
+        exists=True, help="COCO JSON, YOLO's labels and data.yaml, or VOC; default for detectors: beside the images"
+    ),
+]
+Scores = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--score", metavar="SCORE|CLASS=SCORE", help="least score of a detector's box that counts; default: 0.5"
+    ),
+]
 ObjectMasks = Annotated[
     bool, typer.Option("--object-masks", help="the folder `masks` has the objects for method compose, no ground truth")
 ]
@@ -113,6 +134,8 @@ def submit(
     value: Values = None,
     budget: Budget = None,
     masks: Masks = None,
+    boxes: Boxes = None,
+    score: Scores = None,
     object_masks: ObjectMasks = False,
     backgrounds: Backgrounds = None,
     calibration: Calibration = None,
@@ -132,7 +155,9 @@ def submit(
         methods = method_choices(parameter or [], method or [], lambda: client.methods().methods)
         methods = with_backgrounds(client, methods, backgrounds, messages, dry_run=dry_run)
         models = [] if no_models else model
-        classes = set() if models == [] else {name for view in _models(client) for name in view.classes}
+        views = [] if models == [] else _models(client)
+        classes = {name for view in views for name in view.classes}
+        chosen = [view for view in views if (view.name in models if models else view.default)]
         spec = spec_of(
             task,
             methods,
@@ -150,13 +175,35 @@ def submit(
             object_masks,
             outside_domain,
             protected_characteristics,
+            _boxes(images, labels, boxes, score or (), detect=_detect(chosen) and not no_labels),
         )
         if dry_run:
-            plan = plan_job(client, spec, images, labels, classes, messages)
+            plan = plan_job(client, spec, images, labels, classes, messages, boxes or ())
             print_output(plan.model_dump_json() if as_json else plan_text.plan(plan))
             return
         key = idempotency_key or (uuid.uuid4().hex if again else None)
-        _finish(client, submit_job(client, spec, images, labels, classes, key, messages), wait, as_json)
+        _finish(client, submit_job(client, spec, images, labels, classes, key, messages, boxes or ()), wait, as_json)
+
+
+def _boxes(
+    images: Sequence[Path], labels: Path | None, boxes: Sequence[Path] | None, score: Sequence[str], *, detect: bool
+) -> BoxSpec | None:
+    """How boxes are counted, if they are the ground truth: they are named, or lie beside the images of detectors."""
+    named = bool(boxes)
+    if detect and not named and is_one_archive(images):
+        messages.print(f"{images[0]} is not searched for boxes; --boxes {images[0]} uses those in it", soft_wrap=True)
+    elif detect and not named:
+        named = gather(images).has_boxes(labels)
+    if score and not named:
+        raise ValueError("--score counts boxes, and there are none; give --boxes FILE_OR_FOLDER")
+    by_class = dict(parse_pair(text) for text in score if "=" in text)
+    overall = [text for text in score if "=" not in text][-1:]
+    given = {"score": overall[0]} if overall else {}
+    return BoxSpec.model_validate({**given, **({"scores": by_class} if by_class else {})}) if named else None
+
+
+def _detect(models: Sequence[ModelView]) -> bool:
+    return bool(models) and all(view.kind == "detection" for view in models)
 
 
 def _finish(client: Client, detail: JobDetail, wait: bool, as_json: bool) -> None:

@@ -15,6 +15,7 @@ from shared.schemas.jobs import JobDetail, MethodChoice
 from shared.schemas.models import Output, Preprocessing
 
 Inputs = Literal["arrays", "pil"]
+TestedKind = Literal["classification", "detection"]
 
 
 class JobFailed(RuntimeError):
@@ -44,6 +45,8 @@ class InProcessOptions:
     profile: str
     directory: Path
     on_progress: Callable[[JobDetail], None] | None
+    kind: TestedKind = "classification"
+    score: float | Mapping[str, float] | None = None
 
 
 def test(
@@ -51,6 +54,7 @@ def test(
     dataset: object,
     *,
     task: str,
+    kind: TestedKind = "classification",
     methods: Sequence[str | MethodChoice] | None = None,
     factors: Sequence[str] | None = None,
     values: Sequence[str] | None = None,
@@ -63,6 +67,7 @@ def test(
     preprocessing: Preprocessing | None = None,
     input_size: tuple[int, int] | None = None,
     inputs: Inputs = "arrays",
+    score: float | Mapping[str, float] | None = None,
     name: str = "model",
     seed: int = 0,
     outside_domain: bool = False,
@@ -70,9 +75,9 @@ def test(
     directory: Path | str = "contrafact-test",
     on_progress: Callable[[JobDetail], None] | None = None,
 ) -> Outcome:
-    """Find changes of the world that break a classifier. Runs the whole system in this process until the job ends.
+    """Find changes of the world that break a classifier or a detector.
 
-    Calls in several threads run one after another.
+    Runs the whole system in this process until the job ends. Calls in several threads run one after another.
 
     Args:
         model: A function of a list of images that returns probabilities (images × classes) or predicted labels; an
@@ -85,6 +90,7 @@ def test(
             data set. An image is a path, the bytes of a file, a PIL image, an array (height × width × channels) or a
             tensor (channels first), of uint8 or floats from 0 to 1. A label is the name of a class, its index, or None.
         task: What the model does, in a sentence.
+        kind: What kind of model it is. docs/how-to/detection.md says how detectors and their data sets are read.
         methods: Names, or choices with parameters; default: the profile's.
         factors: Only these factors change, such as `["weather"]`, in methods that have the parameter.
         values: Every image gets these changes, such as `["weather=night"]`; default: some are chosen for the data set
@@ -100,6 +106,7 @@ def test(
         preprocessing: For ONNX files: how an image becomes their input.
         input_size: Height and width of a JATIC_ONNX model whose metadata leaves them open.
         inputs: What a function gets: arrays (height × width × 3, uint8), or PIL images.
+        score: Least score of a detector's box that counts, of all classes or by class; default: 0.5.
         name: The model's name in results.
         seed: Seed of the job.
         outside_domain: Test images that the profile's models do not know, such as photographs with `tiny`. Otherwise a
@@ -139,6 +146,8 @@ def test(
         profile=profile,
         directory=Path(directory),
         on_progress=on_progress,
+        kind=kind,
+        score=score,
     )
     return run_test(model, dataset, options)
 

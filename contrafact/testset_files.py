@@ -1,4 +1,4 @@
-"""A test set on this machine: its images, what is left out of it, and where its labels come from."""
+"""A test set on this machine: its images, what is left out of it, and where its labels or boxes come from."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pathlib import Path
 
 from shared.characters import visible
 from shared.media.archives import is_archive
-from shared.media.manifests import ManifestRow
+from shared.media.box_formats import has_class_names, have_boxes, is_box_file
+from shared.media.manifests import ManifestRow, shared_folder
 from shared.media.testsets import (
     HEAD_BYTES,
     HIDDEN,
@@ -20,6 +21,7 @@ from shared.media.testsets import (
     Part,
     TestSet,
     is_hidden,
+    is_manifest,
     is_spreadsheet,
     label_images,
     part_of,
@@ -35,11 +37,45 @@ NamedPath = tuple[str, Path]  # the file's name in the job, and where it is
 
 @dataclass(frozen=True, slots=True)
 class LocalSet:
-    """The images of a test set, and its other files. `aside`: where the tables and class files are."""
+    """The images of a test set, and its other files.
+
+    `aside`: where the tables and class files are; `beside`: where files are that may have boxes, by their names.
+    """
 
     images: list[NamedPath]
     test_set: TestSet
     aside: list[NamedPath]
+    beside: list[NamedPath]
+
+    def has_boxes(self, labels: Path | None) -> bool:
+        """Whether there seem to be boxes beside the images, or in the manifest. Raises Malformed."""
+        manifests = [path for name, path in self.aside if is_manifest(name)] if labels is None else [labels]
+        if any(b'"boxes"' in path.read_bytes() for path in manifests):
+            return True
+        files = {name: path.read_bytes() for name, path in self.beside}
+        return have_boxes(files, [name for name, _ in self.images])
+
+    def take_boxes(self, paths: Sequence[Path]) -> None:
+        """Use the boxes of these files and folders instead of those beside the images, whose class names may stay.
+
+        Files of a folder are named as if they were beside the images. Raises ValueError if there are none.
+        """
+        root = shared_folder([name for name, _ in self.images])
+        given = []
+        for path in paths:
+            files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+            given += [
+                (f"{root}{_below(str(path) if path.is_dir() else str(path.parent), file)}", file) for file in files
+            ]
+        given = [(name, path) for name, path in given if is_box_file(name) and not is_hidden(name)]
+        if not given:
+            raise ValueError(
+                f"there are no boxes in {', '.join(map(str, paths))}; give COCO JSON, YOLO's label files and "
+                "data.yaml, or Pascal VOC XML, and a manifest with boxes as --labels"
+            )
+        names = [file for file in self.beside if has_class_names(file[0])]
+        self.beside[:] = [*names, *given]
+        self.aside[:] = [(name, path) for name, path in self.aside if not is_box_file(name)]
 
     def label(self, labels: Path | None, known_classes: Collection[str]) -> list[ManifestRow]:
         """The row of each image; `labels` is a manifest. Raises InvalidInput and Malformed."""
@@ -58,7 +94,7 @@ def gather(paths: Sequence[Path]) -> LocalSet:
     Of files named one by one, those in several folders are named from the folder that they share. Raises ValueError if
     there are no images.
     """
-    found = LocalSet([], TestSet(), [])
+    found = LocalSet([], TestSet(), [], [])
     loose = [path for path in paths if not path.is_dir()]
     root = _common_folder([path for path in loose if _is_image(path)])
     for path in paths:
@@ -122,6 +158,8 @@ def _take(found: LocalSet, name: str, path: Path) -> None:
     name, test_set = visible(unicodedata.normalize("NFC", name)), found.test_set
     try:
         part = _part(name, path)
+        if part != "image" and is_box_file(name) and path.is_file():
+            found.beside.append((name, path))
         if part == "image":
             found.images.append((name, path))
         elif part and path.stat().st_size <= (MAX_TABLE_BYTES if part == "table" else MAX_CLASS_FILE_BYTES):

@@ -1,4 +1,4 @@
-"""The caller's test set as labelled images: files, an archive, pairs, or a data set of torch, Hugging Face or MAITE.
+"""The caller's test set as images with their truth: files, an archive, pairs, a data set of torch, Hugging Face, MAITE.
 
 Images are read one at a time. MAITE and Hugging Face data sets are recognised by their attributes, so that neither
 library has to be installed.
@@ -12,10 +12,10 @@ import tempfile
 import warnings
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Integral
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -28,6 +28,7 @@ from gateway.settings import Settings
 from shared.media.archives import is_archive
 from shared.media.storage import DirectoryStore, image_key
 from shared.media.testsets import TestSet
+from shared.schemas.boxes import TrueBox
 from shared.schemas.masks import Label
 
 LABEL = "label"
@@ -53,6 +54,7 @@ class LabelledImage:
     name: str
     group: str | None = None
     channels_first: bool | None = None
+    boxes: tuple[TrueBox, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -68,25 +70,49 @@ class ImageSet:
     test_set: TestSet = field(default_factory=TestSet)
 
 
+Columns = Mapping[str, object]  # of a Hugging Face data set: name → feature
+WithTruth = Callable[[LabelledImage, object, Sequence[str] | None], LabelledImage]
+
+
+class Truths(NamedTuple):
+    """How the ground truth of a kind of task is read from each form of a data set; `note` says where it is from.
+
+    `pair` and `maite` add the truth of a target to its image, given the names of the classes.
+    """
+
+    files: Callable[[Sequence[Path], Collection[str], Path | None], ImageSet]
+    pair: WithTruth
+    maite: WithTruth
+    hugging_face: Callable[[Indexed, Columns, Sequence[str] | None, str | None], ImageSet]
+    note: str
+
+
 def read_dataset(
     dataset: object,
     classes: Sequence[str] | None,
     labels: Path | None,
     label_column: str | None = None,
     known_classes: Collection[str] = (),
+    truths: Truths | None = None,
 ) -> ImageSet:
     """The images of a data set. `classes` gives integer labels their names; `labels` is a manifest for files.
 
     `known_classes` helps to tell class folders from others. `label_column` is the column of a Hugging Face data set
-    with the ground truth; it is found without it if only one can be meant. Raises ValueError for a data set that it
-    cannot read, or an empty one, and for an archive what intake raises.
+    with the ground truth; it is found without it if only one can be meant. `truths`: labels, unless given. Raises
+    ValueError for a data set that it cannot read, or an empty one, and for an archive what intake raises.
     """
+    truths = truths or LABELS
     features = getattr(dataset, "features", None) if hasattr(dataset, "column_names") else None
     if label_column is not None and features is None:
         raise ValueError("`label_column` is a column of a Hugging Face data set; leave it out for other data sets")
     paths = [dataset] if isinstance(dataset, str | Path) else dataset
     if isinstance(paths, list | tuple) and paths and all(isinstance(path, str | Path) for path in paths):
-        return _files([Path(path) for path in paths], {*(classes or ()), *known_classes}, labels)
+        files = [Path(path) for path in paths]
+        if missing := [str(path) for path in files if not path.exists()]:
+            raise ValueError(
+                f"there is no folder or file {', '.join(missing)}; give images, folders, or one zip or tar"
+            )
+        return truths.files(files, {*(classes or ()), *known_classes}, labels)
     if labels is not None:
         raise ValueError("`labels` is the manifest of files; give labels with the images, or leave it out")
     if isinstance(dataset, Mapping):
@@ -97,10 +123,10 @@ def read_dataset(
     if len(indexed) == 0:
         raise ValueError("the data set is empty; give at least one image")
     if is_maite(dataset):
-        return _maite(indexed, classes)
+        return _maite(indexed, classes, truths)
     if features is not None:
-        return _hugging_face(indexed, cast(Mapping[str, object], features), classes, label_column)
-    return _pairs(indexed, list(classes) if classes is not None else _own_classes(dataset))
+        return truths.hugging_face(indexed, cast(Columns, features), classes, label_column)
+    return _pairs(indexed, list(classes) if classes is not None else _own_classes(dataset), truths)
 
 
 def is_maite(candidate: object) -> bool:
@@ -121,10 +147,8 @@ def index_names(candidate: object) -> list[str] | None:
 
 def _files(paths: Sequence[Path], known_classes: Collection[str], labels: Path | None) -> ImageSet:
     """The images of files and folders, or of one archive."""
-    if missing := [str(path) for path in paths if not path.exists()]:
-        raise ValueError(f"there is no folder or file {', '.join(missing)}; give images, folders, or one zip or tar")
-    if len(paths) == 1 and _is_archive(paths[0]):
-        return _archive(paths[0], known_classes, labels)
+    if len(paths) == 1 and is_archive_file(paths[0]):
+        return archive_set(paths[0], known_classes, labels)
     local = gather(paths)
     rows = local.label(labels, known_classes)
 
@@ -135,14 +159,15 @@ def _files(paths: Sequence[Path], known_classes: Collection[str], labels: Path |
     return ImageSet(len(local.images), read, test_set=local.test_set)
 
 
-def _is_archive(path: Path) -> bool:
+def is_archive_file(path: Path) -> bool:
+    """Whether a path is an archive."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
         return is_archive(file)
 
 
-def _archive(path: Path, known_classes: Collection[str], labels: Path | None) -> ImageSet:
+def archive_set(path: Path, known_classes: Collection[str], labels: Path | None, *, boxes: bool = False) -> ImageSet:
     """The images of an archive, as the gateway takes them in. They are kept in a folder for as long as the result."""
     folder = tempfile.TemporaryDirectory(prefix="contrafact-")
     store = DirectoryStore(Path(folder.name))
@@ -150,32 +175,33 @@ def _archive(path: Path, known_classes: Collection[str], labels: Path | None) ->
     def read(position: int) -> LabelledImage:
         source = kept[position]
         assert source.image is not None
-        return LabelledImage(store.get(image_key(source.image.digest)), source.label, source.name, source.group)
+        data = store.get(image_key(source.image.digest))
+        return LabelledImage(data, source.label, source.name, source.group, boxes=source.boxes)
 
     weakref.finalize(read, folder.cleanup)
     manifest, limits = None if labels is None else labels.read_bytes(), intake_limits(Settings.model_construct())
     with path.open("rb") as file:
-        sources, test_set = take_in([NamedFile(path.name, file)], manifest, known_classes, store, limits)
+        sources, test_set = take_in([NamedFile(path.name, file)], manifest, known_classes, store, limits, boxes=boxes)
     test_set.left_out |= {source.name: source.failure for source in sources if source.failure}
     kept = [source for source in sources if source.image is not None]
-    return ImageSet(len(kept), read, test_set=test_set)
+    return ImageSet(len(kept), read, test_set.classes or None, test_set)
 
 
-def _pairs(dataset: Indexed, classes: list[str] | None) -> ImageSet:
+def _pairs(dataset: Indexed, classes: list[str] | None, truths: Truths) -> ImageSet:
     folder = _common_folder(dataset) if isinstance(dataset, list | tuple) else None
 
     def read(position: int) -> LabelledImage:
         item = dataset[position]
         if not isinstance(item, tuple | list) or len(item) != 2:
             raise ValueError(
-                f"item {position} of the data set is {_description(item)}; each must be a pair (image, label), whose "
+                f"item {position} of the data set is {described(item)}; each must be a pair (image, label), whose "
                 "label may be None"
             )
         image, label = item
-        name = _path_name(image, folder) if isinstance(image, str | Path) else _name(position)
-        return LabelledImage(image, _label(label, classes, name), name)
+        name = _path_name(image, folder) if isinstance(image, str | Path) else position_name(position)
+        return truths.pair(LabelledImage(image, None, name), label, classes)
 
-    return ImageSet(len(dataset), read, classes, TestSet(labels_from="labels are those of the pairs"))
+    return ImageSet(len(dataset), read, classes, TestSet(labels_from=truths.note))
 
 
 def _common_folder(items: Sequence[object]) -> str | None:
@@ -190,29 +216,29 @@ def _path_name(file: str | Path, folder: str | None) -> str:
     return Path(file if folder is None else os.path.relpath(file, folder)).as_posix()
 
 
-def _maite(dataset: Indexed, classes: Sequence[str] | None) -> ImageSet:
+def _maite(dataset: Indexed, classes: Sequence[str] | None, truths: Truths) -> ImageSet:
     names = list(classes) if classes is not None else index_names(dataset)
 
     def read(position: int) -> LabelledImage:
         image, target, metadata = cast(tuple[object, object, Mapping[str, object]], dataset[position])
         name = str(metadata["id"])
-        return LabelledImage(image, _maite_label(target, names, name), name, channels_first=True)
+        return truths.maite(LabelledImage(image, None, name, channels_first=True), target, names)
 
-    return ImageSet(len(dataset), read, names, TestSet(labels_from="labels are the targets of the data set"))
+    return ImageSet(len(dataset), read, names, TestSet(labels_from=truths.note))
 
 
 def _maite_label(target: object, names: Sequence[str] | None, image: str) -> str | None:
     """The class of a target, which has a score for each class; no class has a positive score without ground truth."""
     scores = as_array(target)
     if scores.ndim != 1 or scores.dtype.kind not in "biuf":
-        raise ValueError(f"{image!r}: a target is {_description(target)}; give one score for each class")
+        raise ValueError(f"{image!r}: a target is {described(target)}; give one score for each class")
     return _label(int(scores.argmax()), names, image) if scores.size and scores.max() > 0 else None
 
 
 def _hugging_face(
     dataset: Indexed, features: Mapping[str, object], classes: Sequence[str] | None, chosen: str | None
 ) -> ImageSet:
-    image_column = _image_column(features)
+    image_column = find_image_column(features)
     label_column = _label_column(features, image_column, chosen)
     if label_column is not None:
         _refuse_unreadable_labels(label_column, features[label_column], classes)
@@ -221,7 +247,7 @@ def _hugging_face(
 
     def read(position: int) -> LabelledImage:
         row = cast(Mapping[str, object], dataset[position])
-        name = _name(position)
+        name = position_name(position)
         label = _label(row[label_column], names, name) if label_column is not None else None
         return LabelledImage(row[image_column], label, name)
 
@@ -229,7 +255,7 @@ def _hugging_face(
     return ImageSet(len(dataset), read, names, TestSet(labels_from=source))
 
 
-def _image_column(features: Mapping[str, object]) -> str:
+def find_image_column(features: Mapping[str, object]) -> str:
     """The column of kind Image. Raises ValueError unless there is exactly one, whose images are decoded."""
     columns = [name for name, feature in features.items() if type(feature).__name__ == "Image"]
     if not columns:
@@ -312,7 +338,7 @@ def _label(label: object, classes: Sequence[str] | None, image: str) -> str | No
     if label is None or isinstance(label, str):
         return _usable(label, image)
     if not isinstance(label, Integral):
-        raise ValueError(f"{image!r}: a label is {_description(label)}; give the name of a class, its index, or None")
+        raise ValueError(f"{image!r}: a label is {described(label)}; give the name of a class, its index, or None")
     index = int(label)
     if index == -1:
         return None
@@ -332,7 +358,7 @@ def _usable(label: str | None, image: str) -> str | None:
         ) from error
 
 
-def _description(value: object) -> str:
+def described(value: object) -> str:
     """A short description of what was given: a number itself, else its type with shape, length or keys."""
     kind = type(value).__name__
     if isinstance(value, bool | int | float):
@@ -344,5 +370,15 @@ def _description(value: object) -> str:
     return f"a {kind} of {len(value)}" if isinstance(value, list | tuple | set | bytes) else f"a {kind}"
 
 
-def _name(position: int) -> str:
+def position_name(position: int) -> str:
+    """The name of an image without one."""
     return f"{position:06}"
+
+
+LABELS = Truths(
+    _files,
+    lambda image, target, classes: replace(image, label=_label(target, classes, image.name)),
+    lambda image, target, classes: replace(image, label=_maite_label(target, classes, image.name)),
+    _hugging_face,
+    "labels are those of the data set",
+)

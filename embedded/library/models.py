@@ -23,14 +23,14 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
 from contrafact.arrays import as_array, channels_first_like
-from contrafact.jatic import jatic_metadata_beside, jatic_spec
+from contrafact.jatic import DESCRIBED_KIND, jatic_metadata_beside, jatic_spec
 from contrafact.testing import InProcessOptions
 from embedded.library.datasets import ImageSet, index_names, is_maite
 from embedded.library.images import first_pixels
 from evaluator_service.models_under_test.hub import names_by_index, own_names
 from evaluator_service.models_under_test.in_process import InProcessModel
 from evaluator_service.models_under_test.kinds.classification import CLASSIFICATION, refuse_other_rows
-from evaluator_service.models_under_test.outputs import NamedOutputs, output_of, softmax
+from evaluator_service.models_under_test.outputs import NamedOutputs, output_of, refuse_dependence, softmax
 from shared.media.images import Pixels
 from shared.problems import InvalidInput
 from shared.schemas.models import CONFIG_NAME, INDEX_NAME, PROCESSOR_NAME, ModelSpec, Output, is_model_file
@@ -57,14 +57,14 @@ class Alias:
 def prepare_model(model: object, images: ImageSet, options: InProcessOptions) -> InProcessModel | Upload | Alias:
     """How the caller's model is tested. Raises ValueError for an object that is no model, or lacks class names."""
     if isinstance(model, str | Path):
-        return _model_from_text(model, options)
+        return model_from_text(model, options)
     if isinstance(model, transformers.Pipeline):
         own = own_names(model.model.config)
         names = _class_names(options, own)
         return _in_process(names, _pipeline(model, own, names))
     if is_maite(model) and callable(model):
         names = _class_names(options, index_names(model) or images.classes)
-        outputs = _maite(model, images.read(0).image)
+        outputs = maite_outputs(model, images.read(0).image, as_array)
         return _in_process(names, _rows(outputs, names, options.output or "probabilities"))
     if isinstance(model, transformers.PreTrainedModel):
         processor = options.preprocess or transformers.AutoImageProcessor.from_pretrained(model.name_or_path)
@@ -99,23 +99,25 @@ def own_classes(model: object) -> list[str]:
     return names_by_index(named) if named else []
 
 
-def _model_from_text(model: str | Path, options: InProcessOptions) -> Upload | Alias:
+def model_from_text(model: str | Path, options: InProcessOptions) -> Upload | Alias:
     """A file, a folder, a Hub id or an alias."""
     path = Path(model)
     classes = None if options.classes is None else list(options.classes)
-    spec = ModelSpec(name=options.name, **({} if classes is None else {"classes": classes}))
+    named = {} if classes is None else {"classes": classes}
+    spec = ModelSpec.model_validate({"name": options.name, "kind": options.kind, **named})
     if path.is_dir():
         return Upload(spec, sorted(file for file in path.iterdir() if is_model_file(file.name)))
     if path.is_file():
-        metadata = jatic_metadata_beside(path) if options.preprocessing is None else None
+        described = options.preprocessing is not None or options.kind != DESCRIBED_KIND
+        metadata = None if described else jatic_metadata_beside(path)
         if metadata is not None:
             return Upload(jatic_spec(metadata, options.name, classes=classes, side=options.input_size), [path])
-        described = {"output": options.output, "preprocessing": options.preprocessing}
-        return Upload(spec.model_copy(update=described), [path])
+        fields = {"output": options.output, "preprocessing": options.preprocessing}
+        return Upload(spec.model_copy(update=fields), [path])
     if isinstance(model, Path) or path.suffix == ".onnx":
         raise ValueError(f"there is no model at {model}")
     if HUB_ID.fullmatch(model):
-        return _model_from_text(fetched_folder(model), options)
+        return model_from_text(fetched_folder(model), options)
     return Alias(model)
 
 
@@ -182,7 +184,7 @@ def _module(module: torch.nn.Module, preprocess: Callable[..., Any] | None) -> O
     def outputs(images: Sequence[Pixels]) -> object:
         parameter = next(module.parameters(), torch.zeros(()))
         pictures = [Image.fromarray(image) for image in images]
-        with _evaluation_mode(module):
+        with evaluation_mode(module):
             if processor:
                 assert preprocess is not None
                 features = preprocess(images=pictures, return_tensors="pt")
@@ -205,7 +207,7 @@ def _output_of_module(outputs: Outputs, images: ImageSet, declared: Output | Non
 
 
 @contextmanager
-def _evaluation_mode(module: torch.nn.Module) -> Iterator[None]:
+def evaluation_mode(module: torch.nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients inside the block; restores the mode of every submodule afterwards."""
     modes = [(part, part.training) for part in module.modules()]  # a frozen BatchNorm is in another than its parent
     module.eval()
@@ -221,14 +223,17 @@ def _unit_tensor(picture: Image.Image) -> torch.Tensor:
     return torch.from_numpy(np.asarray(picture).copy()).permute(2, 0, 1).float() / 255
 
 
-def _maite(model: Callable[..., Any], image: object) -> Outputs:
-    """The outputs of a MAITE model. It gets what its data set has, such as `image`, or arrays of uint8 for files."""
-    like = np.empty(0, np.uint8) if isinstance(image, str | Path | Image.Image) else cast(ArrayLike, image)
+def maite_outputs(model: Callable[..., Any], image: object, read: Callable[[Any], object]) -> Outputs:
+    """What `read` makes of the answer to each image of a MAITE model.
+
+    It gets what its data set has, such as `image`, or arrays of uint8 for files.
+    """
+    like = np.empty(0, np.uint8) if isinstance(image, str | Path | bytes | Image.Image) else cast(ArrayLike, image)
 
     def outputs(images: Sequence[Pixels]) -> object:
         batch = [channels_first_like(like, image) for image in images]
-        with _evaluation_mode(model) if isinstance(model, torch.nn.Module) else nullcontext():
-            return [as_array(row) for row in model(batch)]
+        with evaluation_mode(model) if isinstance(model, torch.nn.Module) else nullcontext():
+            return [read(row) for row in model(batch)]
 
     return outputs
 
@@ -276,3 +281,9 @@ def _one_hot(labels: NDArray[np.generic], classes: list[str]) -> NDArray[np.floa
     if unknown := [str(label) for label, index in zip(labels, indices, strict=True) if not 0 <= index < len(classes)]:
         raise InvalidInput(f"the model returned the label {unknown[0]!r}; its classes are {', '.join(classes[:20])}")
     return np.eye(len(classes))[indices]
+
+
+def try_classifier(model: InProcessModel, first: Pixels) -> None:
+    """Predict an image alone and beside another. Raises what the model raises, and InvalidInput if they differ."""
+    alone, together = model.predict([first]), model.predict([first, 255 - first])
+    refuse_dependence(np.asarray(alone[0]), np.asarray(together[0]))

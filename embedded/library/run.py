@@ -5,12 +5,11 @@ from __future__ import annotations
 import io
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import httpx
-import numpy as np
 from PIL import Image
 
 from contrafact import plan_text
@@ -19,14 +18,17 @@ from contrafact.command_line import messages
 from contrafact.outcome import Outcome, is_flipped
 from contrafact.progress_display import follow_job
 from contrafact.testing import InProcessOptions, JobFailed
-from embedded.library.datasets import ImageSet, read_dataset
+from embedded.library.datasets import LABELS, ImageSet, Truths, read_dataset
+from embedded.library.detection import BOXES, on_stored, prepare_detector, try_detector
 from embedded.library.images import UNUSABLE, first_pixels, named_problem, png_of, read_image
-from embedded.library.models import Alias, Upload, own_classes, prepare_model
+from embedded.library.models import Alias, Upload, own_classes, prepare_model, try_classifier
 from embedded.run import LOG, Embedded, quiet_libraries, run_embedded
 from evaluator_service.models_under_test.in_process import InProcessModel
-from evaluator_service.models_under_test.outputs import refuse_dependence
+from shared.media.images import Pixels
 from shared.media.testsets import distinct
 from shared.problems import NotReady, Problem, from_reply
+from shared.schemas.base import Kind
+from shared.schemas.boxes import BoxSpec
 from shared.schemas.jobs import JobDetail, JobRequest, ManifestImage, MethodChoice, MethodInfo
 from shared.schemas.results import CounterfactualView
 from shared.service.endpoints import INFO
@@ -43,6 +45,20 @@ LAST_BATCH_SECONDS = 600.0  # a batch may still compute for a cancelled job
 RUNNING = threading.RLock()
 
 
+class LibraryKind(NamedTuple):
+    """How the caller's data sets and models of a kind are read and tried."""
+
+    truths: Truths
+    prepare: Callable[[object, ImageSet, InProcessOptions], InProcessModel | Upload | Alias]
+    try_out: Callable[[InProcessModel, Pixels], None]
+
+
+KINDS: Mapping[Kind, LibraryKind] = {
+    "classification": LibraryKind(LABELS, prepare_model, try_classifier),
+    "detection": LibraryKind(BOXES, prepare_detector, try_detector),
+}
+
+
 def run_test(model: object, dataset: object, options: InProcessOptions) -> Outcome:
     """Test a model; see `contrafact.test`. Waits while another thread runs a test, and says so after a second."""
     if not RUNNING.acquire(timeout=SILENT_SECONDS):
@@ -57,12 +73,12 @@ def run_test(model: object, dataset: object, options: InProcessOptions) -> Outco
 
 def _run_test(model: object, dataset: object, options: InProcessOptions) -> Outcome:
     known = {*own_classes(model), *options.label_map}
-    images = read_dataset(dataset, options.classes, options.labels, options.label_column, known)
+    kind = KINDS[options.kind]
+    images = read_dataset(dataset, options.classes, options.labels, options.label_column, known, kind.truths)
     first = first_pixels(images)
-    subject = prepare_model(model, images, options)
+    subject = kind.prepare(model, images, options)
     if isinstance(subject, InProcessModel):  # its own errors are raised here rather than fail every image
-        alone, together = subject.predict([first]), subject.predict([first, 255 - first])
-        refuse_dependence(np.asarray(alone[0]), np.asarray(together[0]))
+        kind.try_out(subject, first)
     objects = {options.name: subject} if isinstance(subject, InProcessModel) else {}
     with (
         run_embedded(
@@ -123,15 +139,20 @@ def _request(client: Client, name: str, images: ImageSet, options: InProcessOpti
     for position in range(images.length):
         row = images.read(position)
         try:
-            digest = client.upload(read_image(row, png_of))
+            data = read_image(row, png_of)
+            digest = client.upload(data)
         except UNUSABLE as error:
             problem = named_problem(row, error)
             images.test_set.left_out[row.name] = str(error)
             continue
-        rows.append(ManifestImage(digest=digest, label=row.label, name=row.name, group=row.group))
+        boxes = None if row.boxes is None else list(on_stored(data, row.boxes))
+        rows.append(ManifestImage(digest=digest, label=row.label, name=row.name, group=row.group, boxes=boxes))
     if problem is not None and not rows:
         raise problem
-    digests, labels = [row.digest for row in rows], [options.label_map.get(row.label or "", row.label) for row in rows]
+    digests = [row.digest for row in rows]
+    labels = [
+        options.label_map.get(row.label or "", row.label) if row.boxes is None else repr(row.boxes) for row in rows
+    ]
     rows = [rows[position] for position in distinct(images.test_set, [row.name for row in rows], digests, labels)]
     methods = _methods(client, options)
     return JobRequest(
@@ -143,7 +164,14 @@ def _request(client: Client, name: str, images: ImageSet, options: InProcessOpti
         outside_domain=options.outside_domain,
         values=tuple(options.values or ()),
         **({} if methods is None else {"methods": methods}),
+        **({} if all(row.boxes is None for row in rows) else {"boxes": _box_spec(options)}),
     )
+
+
+def _box_spec(options: InProcessOptions) -> BoxSpec:
+    if isinstance(options.score, Mapping):
+        return BoxSpec(scores=dict(options.score))
+    return BoxSpec() if options.score is None else BoxSpec(score=options.score)
 
 
 def _methods(client: Client, options: InProcessOptions) -> list[MethodChoice] | None:

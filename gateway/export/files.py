@@ -3,7 +3,7 @@
 contrafact.json                       description of the export
 original/CLASS/000012-NAME.png        null_arm/CLASS/000012-METHOD-004.png    counterfactual/CLASS/000012-METHOD-000.png
 masks/original/CLASS/000012-NAME.png  the mask of each image of a segmentation job: see `masks` in contrafact.json
-manifest.jsonl                        labels of the originals, in the format of `POST /jobs`
+manifest.jsonl                        labels or boxes of the originals, in the format of `POST /jobs`
 provenance.jsonl                      one line per image with all its metadata
 
 A tar archive as a stream of chunks. A tar has no directory at its end, so memory does not grow with the export.
@@ -77,7 +77,8 @@ def image_files(export: Exporting, add_image: Callable[[ExportedImage, str], Non
             if image.mask is not None:
                 yield from member(MASKS + path, export.read(image.mask))
             if image.arm == "original":
-                manifest.write(json_bytes({"file": path, "label": image.label}) + b"\n")
+                row = image.model_dump(mode="json", include={"label", "boxes"}, exclude_none=image.boxes is not None)
+                manifest.write(json_bytes({"file": path, **row}) + b"\n")
             provenance.write(json_bytes({"file": path, **image.model_dump(mode="json")}) + b"\n")
             add_image(image, path)
         if manifest.tell():

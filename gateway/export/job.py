@@ -2,13 +2,15 @@
 
 Format `coco`: files, and `annotations.json` in COCO's layout; a class is a category of the whole image.
 
-Each labelled image has one annotation without a box (its `area` is the image's). `file_name` is relative to the
+Each labelled image has one annotation without a box (its `area` is the image's), each image with boxes one for each
+object. `file_name` is relative to the
 archive's root. The image's key `contrafact` has all provenance.
 
 Format `folders`: class folders under each arm, and `metadata.csv` beside them.
 
 torchvision's ImageFolder reads each of `original/`, `null_arm/` and `counterfactual/`.
 `datasets.load_dataset("imagefolder", data_dir=...)` reads the whole folder with the columns of `metadata.csv`.
+Boxes of a detection job are label files of YOLO beside the images, and `data.yaml`.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from gateway.export.files import (
     class_folders,
     image_files,
     json_bytes,
+    member,
     member_of,
     safe_name,
     temporary_member,
@@ -42,6 +45,7 @@ from gateway.jobs import jobs
 from gateway.jobs.task_description import rename_masks
 from shared import __version__
 from shared.characters import csv_cell
+from shared.media.box_formats import BoxedImage, coco_annotations, yolo_lines, yolo_settings
 from shared.media.label_maps import VOID
 from shared.media.storage import ObjectStore, image_key
 from shared.problems import Conflict
@@ -66,13 +70,22 @@ def folders(export: Exporting) -> Iterator[bytes]:
         model_columns = [f"{model} {field}" for model in models for field in ("predicted", "flipped")]
         rows.writerow(["file_name", *_COLUMNS, *map(csv_cell, model_columns)])
 
+        labels, arms = dict[str, bytes](), dict[str, None]()
+
         def add_image(image: ExportedImage, path: str) -> None:
+            if image.boxes is not None:
+                labels[path] = yolo_lines(_boxed(image, path), export.note.classes)
+                arms[image.arm] = None
             columns = [*(getattr(image, name) for name in _COLUMNS), *_predictions(image, models)]
             rows.writerow([path, *map(csv_cell, columns)])
 
         yield from image_files(export, add_image)
         text.detach()
         yield from member_of("metadata.csv", table)
+        for path, lines in labels.items():
+            yield from member(f"{path.rpartition('.')[0]}.txt", lines)
+        if labels:
+            yield from member("data.yaml", yolo_settings(export.note.classes, [*arms], [next(iter(arms))]))
 
 
 def _predictions(image: ExportedImage, models: list[str]) -> Iterator[object]:
@@ -98,11 +111,12 @@ def coco(export: Exporting) -> Iterator[bytes]:
             counts["images"] += 1
             number = counts["images"]
             images.write((b",\n" if number > 1 else b"\n") + json_bytes(_image_entry(image, path, number)))
-            if image.label is None:
-                return
-            counts["annotations"] += 1
-            annotation = _annotation(image, counts["annotations"], number, numbers[image.label])
-            annotations.write((b",\n" if counts["annotations"] > 1 else b"\n") + json_bytes(annotation))
+            entries = [] if image.label is None else [_annotation(image, number, numbers[image.label])]
+            entries += coco_annotations(_boxed(image, path), number, numbers)
+            for entry in entries:
+                counts["annotations"] += 1
+                annotations.write(b",\n" if counts["annotations"] > 1 else b"\n")
+                annotations.write(json_bytes({"id": counts["annotations"], **entry}))
 
         yield from image_files(export, add_image)
         annotations.write(b"]}\n")
@@ -119,9 +133,12 @@ def _image_entry(image: ExportedImage, path: str, number: int) -> dict[str, Json
     }
 
 
-def _annotation(image: ExportedImage, number: int, image_number: int, category: int) -> dict[str, JsonValue]:
+def _boxed(image: ExportedImage, path: str) -> BoxedImage:
+    return BoxedImage(path, tuple(image.boxes or ()), (image.width, image.height))
+
+
+def _annotation(image: ExportedImage, image_number: int, category: int) -> dict[str, JsonValue]:
     return {
-        "id": number,
         "image_id": image_number,
         "category_id": category,
         "area": image.width * image.height,

@@ -22,6 +22,7 @@ from gateway.results.pairing import Triple, load_triples
 from gateway.results.provenance import digital_source_of
 from gateway.results.views import truth_in
 from shared.problems import NotFound
+from shared.schemas.boxes import TrueBox
 from shared.schemas.exports import ExportedImage, ExportedPrediction
 from shared.schemas.results import ARMS, Arm, ChangeView
 
@@ -126,6 +127,7 @@ def _original(
         height=sizes[digest][1],
         source_digest=digest,
         mask=source.mask_digest,
+        boxes=_boxes(source),
         predictions=predictions,
     )
 
@@ -151,6 +153,7 @@ def _counterfactual(
         source_digest=source.digest or "",
         digital_source_type=digital_source_of(source.job, row.method),
         mask=source.mask_digest,
+        boxes=_boxes(source),
         method=row.method,
         ordinal=row.ordinal,
         null_id=null_id,
@@ -168,6 +171,10 @@ def _counterfactual(
         lineage_digest=_digest(row.lineage) if row.lineage else "",
         predictions=predictions,
     )
+
+
+def _boxes(source: SourceImage) -> list[TrueBox] | None:
+    return None if source.boxes is None else [TrueBox.model_validate(box) for box in source.boxes]
 
 
 def _digest(lineage: Mapping[str, object]) -> str:

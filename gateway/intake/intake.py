@@ -105,8 +105,11 @@ def take_in(
     if aside.originals:  # the note may come last
         sources = [source for source in sources if source.name.startswith(aside.originals)]
         aside.test_set.left_out.clear()
-    if archive is not None and masks is not None:
-        sources = images_beside_masks(sources)
+    if archive is not None and (masks is not None or boxes):
+        everything, sources = sources, images_beside_masks(sources)
+        if boxes:
+            names = {source.name for source in everything} - {source.name for source in sources}
+            aside.test_set.left_out |= dict.fromkeys(sorted(names), "not in the folder images")
     _refuse_unusable(sources, aside, limits, archive is not None)
     return Intake(_with_truths(sources, aside, manifest, known_classes, masks, shelf), aside.test_set)
 
@@ -161,6 +164,12 @@ def _with_boxes(
         test_set.labels_from = "boxes are read from the manifest"
     else:
         boxed, read = boxes_of(files, names)
+        if not any(boxed):
+            files_of_boxes = quote([image.file for image in read.images])
+            raise InvalidInput(
+                f"{read.note}, and none of them is of an image here: they are of {files_of_boxes}, and the images are "
+                f"{quote(names)}; give both the same names"
+            )
         test_set.classes, test_set.labels_from = list(read.classes), read.note
     if without := [name for name, image in zip(names, boxed, strict=True) if image is None]:
         test_set.labels_from += f"; no boxes, not even an empty list, for {quote(without, LISTED)}"

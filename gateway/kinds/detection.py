@@ -31,6 +31,7 @@ from gateway.analysis.detection import (
     HALLUCINATION,
     MISCLASSIFIED,
     MOST_OF_CLASS,
+    TOLERATED,
     BoxedPair,
     MatchedObjects,
     Objects,
@@ -72,6 +73,8 @@ NOTHING = "nothing"
 OUTCOMES: tuple[ObjectOutcome, ...] = ("found", "mislocated", "misclassified", "missed", "ignored")
 SIZES: tuple[ObjectSize, ...] = ("small", "medium", "large")
 DEFAULTS = BoxSpec()
+STEPS = np.round(np.arange(0.05, 1.0, 0.05), 2)  # scores of which the best is named
+NEARBY = 0.1  # of the score, where findings are repeated
 MOST_COMPARED = 512  # originals on which chance is estimated
 _IGNORED: dict[Ignored | None, int] = {None: COUNTED, "crowd": CROWD, "difficult": DIFFICULT}
 _CAUSES = (
@@ -324,6 +327,31 @@ def detection_metrics(scores: BoxScores, seed: int, confidence: float | None = N
     )
 
 
+def _best_scores(scores: BoxScores, seed: int) -> dict[str, float]:
+    """By class the score from which on its boxes have the highest F1 on the originals; of equals, the middle one."""
+    random = np.random.default_rng(seed)
+    chosen = scores.every[random.permutation(len(scores.every))[:MOST_COMPARED]].tolist()
+    images = [scores.images[place] for place in chosen]
+    number = len(scores.classes)
+    f1 = np.zeros((len(STEPS), number))
+    for step, least in enumerate(STEPS):
+        found, errors = np.zeros(number), np.zeros(number)
+        for image in images:
+            outcome, _, fate = _limits(scores.rules, scores.classes, least).match(image)
+            hits = np.bincount(image.objects.label[outcome == FOUND], minlength=number)
+            objects = np.bincount(image.objects.label[image.objects.ignore == COUNTED], minlength=number)
+            boxes = image.predicted.label[image.predicted.score >= least][fate != TOLERATED]
+            found += hits
+            errors += objects + np.bincount(boxes, minlength=number) - 2 * hits
+        f1[step] = np.divide(2 * found, 2 * found + errors, out=np.zeros(number), where=found > 0)
+    best = {}
+    for place, name in enumerate(scores.classes):
+        equal = np.flatnonzero(f1[:, place] == f1[:, place].max())
+        if f1[equal[0], place] > 0:
+            best[name] = float(STEPS[equal[(len(equal) - 1) // 2]])
+    return best
+
+
 def _interval(means: Floats, seed: int) -> Interval | None:
     return mean_interval(means, LEVEL, seed) if len(means) > 1 else None
 
@@ -372,7 +400,26 @@ def _at_confidence(rows: KindRows, confidence: float) -> tuple[Scores, Fields]:
     """The scores if boxes below this confidence do not count."""
     scores = rows.scores
     assert isinstance(scores, BoxScores)
-    limits = _limits(scores.rules, scores.classes, confidence)
+    changed = _rescored(scores, _limits(scores.rules, scores.classes, confidence))
+    return changed, {"detection": detection_metrics(changed, derive_seed("confidence", 0), confidence)}
+
+
+def _nearby(rows: KindRows) -> dict[str, Scores]:
+    """The scores if boxes count from a score 0.1 lower on, or 0.1 higher."""
+    scores = rows.scores
+    assert isinstance(scores, BoxScores)
+    limits = _limits(scores.rules, scores.classes)
+    moved: dict[str, Scores] = {}
+    for shift in (-NEARBY, NEARBY):
+        score = limits.score + shift
+        if len(score) and score.min() > 0 and score.max() <= 1:
+            name = f"{abs(shift):g} {'lower' if shift < 0 else 'higher'}"
+            name = name if scores.rules.scores else f"{scores.rules.score + shift:g}"
+            moved[name] = _rescored(scores, limits._replace(score=score))
+    return moved
+
+
+def _rescored(scores: BoxScores, limits: _Limits) -> BoxScores:
     recalls = [_recall_by_label(image, limits.match(image), scores.classes) for image in scores.images]
 
     def of_rows(column: int) -> Floats:
@@ -380,14 +427,13 @@ def _at_confidence(rows: KindRows, confidence: float) -> tuple[Scores, Fields]:
         return np.array([recalls[place][label] for place, label in zip(places, scores.row_label, strict=True)], float)
 
     scored = scores.pairs[: len(scores.ordinal), 0].tolist()
-    changed = replace(
+    return replace(
         scores,
         original=np.array([recalls[place][ALL_CLASSES] for place in scored], float),
         null=of_rows(1),
         counterfactual=of_rows(2),
         sham=None if scores.sham is None else of_rows(3),
     )
-    return changed, {"detection": detection_metrics(changed, derive_seed("confidence", 0), confidence)}
 
 
 def _recall_by_label(image: BoxedPair, matching: MatchedObjects, classes: Sequence[str]) -> dict[str, float]:
@@ -499,7 +545,9 @@ class BoxedOriginals:
 
 def _figures(rows: KindRows, of: Measurement) -> Fields:
     assert isinstance(rows.scores, BoxScores)
-    return {"detection": detection_metrics(rows.scores, of.seed)}
+    metrics = detection_metrics(rows.scores, of.seed)
+    best = _best_scores(rows.scores, of.seed) if of.labelled else {}
+    return {"detection": metrics.model_copy(update={"best_scores": best})}
 
 
 def _in_job(kind: TaskKind[Answer, Truth], spec: StoredSpec) -> TaskKind[Answer, Truth]:
@@ -538,6 +586,7 @@ DETECTION = TaskKind(
     originals=partial(BoxedOriginals, rules=DEFAULTS),
     figures=_figures,
     at_confidence=_at_confidence,
+    nearby=_nearby,
     configured=_in_job,
     on_power=(
         " An image counts for each class of its boxes, with the share of these objects that is found. That varies less "

@@ -75,12 +75,16 @@ class Detail(Protocol):
 
 
 class Measurement(NamedTuple):
-    """What the figures of a kind depend on beside the rows: method, cost of a rendering, colours of classes, seed."""
+    """What the figures of a kind depend on beside the rows: method, cost of a rendering, colours of classes, seed.
+
+    `labelled`: there is a ground truth.
+    """
 
     method: str
     cost: RenderingCost
     colours: Sequence[str]
     seed: int
+    labelled: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,7 @@ class TaskKind(Generic[Answer, Truth]):
     `detail` and `originals` collect rows of predictions, given the classes of the job; the latter judges a model
     (relation, seed). `figures`: the fields of `ModelResults` that the kind alone has. `at_confidence`: the scores, and
     these fields, if predictions below a confidence (0 … 1) count as none; None where predictions have none.
+    `nearby`: the scores at limits of confidence beside the job's, by their names; findings are repeated with them.
     `configured`: the kind as a spec changes it; None where it does not.
     """
 
@@ -124,6 +129,7 @@ class TaskKind(Generic[Answer, Truth]):
     originals: Callable[[Sequence[str], Relation, int], OriginalsJudge]
     figures: Callable[[KindRows, Measurement], Fields]
     at_confidence: Callable[[KindRows, float], tuple[Scores, Fields]] | None = None
+    nearby: Callable[[KindRows], Mapping[str, Scores]] | None = None
     most_classes: int | None = None
     on_power: str = ""
     configured: Callable[[TaskKind[Answer, Truth], StoredSpec], TaskKind[Answer, Truth]] | None = None

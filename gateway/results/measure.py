@@ -11,7 +11,9 @@ from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 
-from gateway.analysis.effects import differences
+import numpy as np
+
+from gateway.analysis.effects import Scores, differences
 from gateway.analysis.findings import Checked, assess, describe, merge_same_pairs
 from gateway.analysis.funnel import funnel
 from gateway.analysis.limits import BEYOND
@@ -33,7 +35,7 @@ from gateway.results.estimands import counted_cells, with_bounds, with_others, w
 from gateway.results.job_rows import JobRows, MethodRows
 from gateway.results.rounds import cells_of_rounds
 from gateway.results.rows import ModelRows
-from gateway.results.wording import add_details, instead_in_words, panel_sentence, with_sentences
+from gateway.results.wording import add_details, instead_in_words, nearby_sentence, panel_sentence, with_sentences
 from shared.schemas.designs import RoundPlan
 from shared.schemas.effects import Cell, CellEffect, Panel
 from shared.schemas.plans import Sensitivity
@@ -203,7 +205,33 @@ def _model_results(
     )
     job, cost = all_rows.job, all_rows.methods[method].cost()
     colours = [f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in class_colours(job.classes, rename_masks(job))]
-    return results.model_copy(update=kind.figures(rows.own, Measurement(method, cost, colours, seed)))
+    measurement = Measurement(method, cost, colours, seed, all_rows.relation == "labelled")
+    results = results.model_copy(update=kind.figures(rows.own, measurement))
+    return results if kind.nearby is None else with_repeats(results, kind.nearby(rows.own), rounds, seed)
+
+
+def with_repeats(
+    results: ModelResults, nearby: Mapping[str, Scores], rounds: Sequence[RoundPlan], seed: int
+) -> ModelResults:
+    """The results; the details of each finding say whether it holds at the limits of confidence beside the job's.
+
+    It does if the 95 % interval at that limit lies on the finding's side of zero.
+    """
+    sides = {effect.cell: np.sign(effect.delta_accuracy) for effect in results.findings}
+    holds: dict[Cell, dict[str, bool]] = {cell: {} for cell in sides}
+    for name, scores in nearby.items():
+        cells = counted_cells({cell: scores.cells[cell] for cell in sides}, partial(differences, scores))
+        for effect in describe(cells_of_rounds(cells, rounds), seed):
+            if effect.interval is not None:
+                low, high = sides[effect.cell] * np.array([effect.interval.low, effect.interval.high])
+                holds[effect.cell][name] = bool(low > 0 and high > 0)
+    changed = [
+        effect.model_copy(update={"holds_at": held, "details": add_details(effect.details, nearby_sentence(held))})
+        if (held := holds.get(effect.cell))
+        else effect
+        for effect in results.cells
+    ]
+    return results.model_copy(update={"cells": changed})
 
 
 def _instead(rows: ModelRows, effects: Sequence[CellEffect]) -> dict[Cell, str]:

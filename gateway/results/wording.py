@@ -87,6 +87,14 @@ def panel_sentence(panel: Panel) -> str:
     return f"; {len(panel.failing)} of {len(panel.references)} reference models fail here"
 
 
+def nearby_sentence(holds_at: Mapping[str, bool]) -> str:
+    """Whether a finding holds at other scores: "; holds at score 0.4 and 0.6", "; not at score 0.6"."""
+    held = [name for name, holds in holds_at.items() if holds]
+    lost = [name for name, holds in holds_at.items() if not holds]
+    parts = [f"{verb} at score {' and '.join(names)}" for verb, names in (("holds", held), ("not", lost)) if names]
+    return f"; {', '.join(parts)}" if parts else ""
+
+
 def confirmation_sentence(confirmation: Confirmation) -> str:
     """The verdict of an unrelated editor on a finding: "; confirmed by `shifts`: −60 points, −80 to −31, 30 images"."""
     effect, limits = confirmation.delta_accuracy, confirmation.interval

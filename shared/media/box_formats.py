@@ -16,9 +16,7 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import yaml
-from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from shared.media.manifests import Manifest, ManifestRow, clean_name, decode_text, match_rows
@@ -57,20 +55,18 @@ def is_box_file(name: str) -> bool:
     return name.lower().endswith(SUFFIXES)
 
 
+def has_class_names(name: str) -> bool:
+    """Whether a file may have the names of YOLO's classes, by its name."""
+    return name.lower().endswith(_SETTINGS) or _base(name) == _NAMES
+
+
 def boxes_of(files: Mapping[str, bytes], names: Sequence[str]) -> tuple[list[BoxedImage | None], BoxSet]:
     """The boxes of each image of these names, None for one that has no entry, and all that was read.
 
     Raises InvalidInput and Malformed, also for files in several formats and for none.
     """
-    coco = {name: value for name, value in _json_files(files) if isinstance(value, dict) and "annotations" in value}
-    voc = {name: data for name, data in files.items() if name.lower().endswith(".xml")}
-    stems = {_stem(name) for name in names}
-    lines = {
-        name: data
-        for name, data in files.items()
-        if name.lower().endswith(".txt") and _stem(name) in stems and _base(name) != _NAMES
-    }
-    formats = {"COCO JSON": coco, "Pascal VOC": voc, "YOLO": lines}
+    formats = _formats(files, names)
+    coco, voc, lines = formats["COCO JSON"], formats["Pascal VOC"], formats["YOLO"]
     there = [name for name, of_format in formats.items() if of_format]
     if len(there) > 1:
         raise InvalidInput(f"there are boxes as {' and as '.join(there)}; keep one of them")
@@ -85,6 +81,27 @@ def boxes_of(files: Mapping[str, bytes], names: Sequence[str]) -> tuple[list[Box
     read = read_voc(voc) if voc else read_yolo(lines, _class_names(files))
     by_stem = {_stem(image.file): image for image in read.images}
     return [by_stem.get(_stem(name)) for name in names], read
+
+
+def have_boxes(files: Mapping[str, bytes], names: Sequence[str]) -> bool:
+    """Whether any of the files seems to have boxes of images of these names. Raises Malformed for JSON that is none."""
+    return any(_formats(files, names).values())
+
+
+def _formats(files: Mapping[str, bytes], names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The files of each format: the content of COCO JSON, the bytes of the others."""
+    stems = {_stem(name) for name in names}
+    return {
+        "COCO JSON": {
+            name: value for name, value in _json_files(files) if isinstance(value, dict) and "annotations" in value
+        },
+        "Pascal VOC": {name: data for name, data in files.items() if name.lower().endswith(".xml")},
+        "YOLO": {
+            name: data
+            for name, data in files.items()
+            if name.lower().endswith(".txt") and _stem(name) in stems and _base(name) != _NAMES
+        },
+    }
 
 
 def _by_name(read: BoxSet, names: Sequence[str]) -> list[BoxedImage | None]:
@@ -187,29 +204,29 @@ def _coco_box(annotation: Mapping[str, Any], label: str, about: str) -> TrueBox 
 def write_coco(boxes: BoxSet, info: JsonObject | None = None) -> JsonObject:
     """COCO JSON of images whose size is known. `ignore` marks difficult objects, which COCO does not have."""
     ids = {name: number for number, name in enumerate(boxes.classes, start=1)}
-    annotations: list[JsonObject] = []
-    for number, image in enumerate(boxes.images, start=1):
-        for box in image.boxes:
-            left, top, right, bottom = box.box
-            width, height = right - left, bottom - top
-            area = width * height if box.area is None else box.area
-            annotations.append(
-                {
-                    "id": len(annotations) + 1,
-                    "image_id": number,
-                    "category_id": ids[box.label],
-                    "bbox": [left, top, width, height],
-                    "area": area,
-                    "iscrowd": int(box.ignore == "crowd"),
-                    **({"ignore": 1} if box.ignore == "difficult" else {}),
-                }
-            )
+    images = list(enumerate(boxes.images, start=1))
+    entries = [entry for number, image in images for entry in coco_annotations(image, number, ids)]
     return {
         "info": info or {},
-        "images": [_coco_image(number, image) for number, image in enumerate(boxes.images, start=1)],
+        "images": [_coco_image(number, image) for number, image in images],
         "categories": [{"id": number, "name": name} for name, number in ids.items()],
-        "annotations": annotations,  # type: ignore[dict-item]
+        "annotations": [{"id": number, **entry} for number, entry in enumerate(entries, start=1)],
     }
+
+
+def coco_annotations(image: BoxedImage, number: int, ids: Mapping[str, int]) -> Iterator[JsonObject]:
+    """The annotations of the image with this number, without ids of their own; `ids` of the categories."""
+    for box in image.boxes:
+        left, top, right, bottom = box.box
+        width, height = right - left, bottom - top
+        yield {
+            "image_id": number,
+            "category_id": ids[box.label],
+            "bbox": [left, top, width, height],
+            "area": width * height if box.area is None else box.area,
+            "iscrowd": int(box.ignore == "crowd"),
+            **({"ignore": 1} if box.ignore == "difficult" else {}),
+        }
 
 
 def _coco_image(number: int, image: BoxedImage) -> JsonObject:
@@ -277,29 +294,36 @@ def _yaml_names(data: bytes, name: str) -> list[str] | None:
 
 def write_yolo(boxes: BoxSet) -> dict[str, bytes]:
     """Label files and data.yaml of images whose size is known, by path. Ignored objects are left out: YOLO has none."""
-    places = {name: place for place, name in enumerate(boxes.classes)}
-    files = {}
-    for image in boxes.images:
-        width, height = image.size or FRACTIONS
-        lines = []
-        for box in image.boxes:
-            left, top, right, bottom = box.box
-            numbers = (
-                (left + right) / 2 / width,
-                (top + bottom) / 2 / height,
-                (right - left) / width,
-                (bottom - top) / height,
-            )
-            if box.ignore is None:
-                lines.append(f"{places[box.label]} {' '.join(map(repr, numbers))}\n")
-        files[f"labels/{image.file.rpartition('.')[0] or image.file}.txt"] = "".join(lines).encode()
-    names = json.dumps(dict(enumerate(boxes.classes)), ensure_ascii=False)
-    settings = {"path": ".", "train": "images", "val": "images", "names": json.loads(names, object_hook=_by_number)}
-    return {"data.yaml": yaml.safe_dump(settings, allow_unicode=True, sort_keys=False).encode(), **files}
+    files = {
+        f"labels/{image.file.rpartition('.')[0] or image.file}.txt": yolo_lines(image, boxes.classes)
+        for image in boxes.images
+    }
+    return {"data.yaml": yolo_settings(boxes.classes, ["images"], ["images"]), **files}
 
 
-def _by_number(names: Mapping[str, str]) -> dict[int, str]:
-    return {int(number): name for number, name in names.items()}
+def yolo_lines(image: BoxedImage, classes: Sequence[str]) -> bytes:
+    """The label file of an image whose size is known."""
+    width, height = image.size or FRACTIONS
+    places = {name: place for place, name in enumerate(classes)}
+    lines = []
+    for box in image.boxes:
+        left, top, right, bottom = box.box
+        numbers = (
+            (left + right) / 2 / width,
+            (top + bottom) / 2 / height,
+            (right - left) / width,
+            (bottom - top) / height,
+        )
+        if box.ignore is None:
+            lines.append(f"{places[box.label]} {' '.join(map(repr, numbers))}\n")
+    return "".join(lines).encode()
+
+
+def yolo_settings(classes: Sequence[str], train: Sequence[str], val: Sequence[str]) -> bytes:
+    """data.yaml, with the folders of images to train on and to validate with."""
+    folders = {name: part[0] if len(part) == 1 else [*part] for name, part in (("train", train), ("val", val))}
+    settings = {"path": ".", **folders, "names": dict(enumerate(classes))}
+    return str(yaml.safe_dump(settings, allow_unicode=True, sort_keys=False)).encode()
 
 
 # Pascal VOC
@@ -430,14 +454,3 @@ def _moved(box: TrueBox, move: Callable[[float, float], tuple[float, float]], ar
     (x, y), (to_x, to_y) = move(left, top), move(right, bottom)
     corners: Corners = (min(x, to_x), min(y, to_y), max(x, to_x), max(y, to_y))
     return box.model_copy(update={"box": corners, "area": None if box.area is None else box.area * areas})
-
-
-def boxes_of_instances(instances: NDArray[Any], labels: Mapping[int, str]) -> tuple[TrueBox, ...]:
-    """The boxes of the objects in a mask whose pixels have their numbers (height × width), with their areas."""
-    boxes = []
-    for number, label in labels.items():
-        rows, columns = np.nonzero(instances == number)
-        if len(rows):
-            box = (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1)
-            boxes.append(TrueBox(box=tuple(map(float, box)), label=label, area=float(len(rows))))
-    return tuple(boxes)

@@ -498,9 +498,10 @@ class CellEffect(Contract):
     the job has any; `confirmation`: what a job with another editor shows, if one was asked to confirm it.
     `corroboration` (of a finding): what the job's own images show that have the value; None without ground truth and
     for segmenters. `part_of`: the cell of a stronger finding that rests on the same pairs, as *from* day and *to* night
-    do. `sentence` says the finding in short, `details` what else is known of it. `dose`: its effect at several doses of
-    the edit, and undone, if a job of doses rendered them; of corruptions, by severity. `note` (of a finding): what
-    people decided about it.
+    do. `holds_at` (of a detector's finding): whether its interval excludes zero at these other scores, too. `sentence`
+    says the finding in short, `details` what else is known of it. `dose`: its effect at several doses of the edit, and
+    undone, if a job of doses rendered them; of corruptions, by severity. `note` (of a finding): what people decided
+    about it.
     """
 
     cell: Cell
@@ -529,6 +530,7 @@ class CellEffect(Contract):
     dose: DoseCurve | None = None
     note: FindingNote | None = None
     part_of: Cell | None = None
+    holds_at: Annotated[dict[str, bool], Field(exclude_if=lambda limits: not limits)] = Field(default_factory=dict)
     sentence: str = ""
     details: str = ""
 

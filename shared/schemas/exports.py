@@ -8,6 +8,7 @@ from pydantic import AfterValidator, Field, JsonValue
 
 from shared.characters import refuse_deceptive
 from shared.schemas.base import TASK_DESCRIPTION, Contract, Kind
+from shared.schemas.boxes import TrueBox
 from shared.schemas.findings import FindingView
 from shared.schemas.jobs import MethodChoice
 from shared.schemas.masks import MaskSpec
@@ -61,6 +62,10 @@ class ExportedImage(Contract):
         Field(description="IPTC's term for how a generated image came to be; empty for originals"),
     ] = ""
     mask: Annotated[str | None, Field(description="digest of the source image's mask, which applies here too")] = None
+    boxes: Annotated[
+        list[TrueBox] | None,
+        Field(description="of the source image, which apply here too", exclude_if=lambda boxes: boxes is None),
+    ] = None
     method: str = ""
     ordinal: int = 0
     null_id: str | None = None

@@ -16,11 +16,14 @@ import pytest
 from fastapi import FastAPI, Request
 from starlette.datastructures import UploadFile
 
+import contrafact
 from embedded.run import run_embedded
 from evaluator_service.models_under_test.kinds.segmentation import ImageSegmenter
 from shared.media.images import decode, encode
 from shared.profiles.profile import load_profile
+from shared.schemas.jobs import MethodChoice
 from shared.schemas.results import JobResults, ResultsPage
+from tests.support.colour_detector import CLASSES, ColourDetector, street
 from tests.support.http_jobs import finished
 from tests.support.listening import listen
 from tests.support.paths import REPOSITORY
@@ -175,3 +178,31 @@ def test_pictures_that_an_editor_zoomed_are_moved_back(job: tuple[httpx.Client, 
     found = results.metrics.results[0].detection
     assert found is not None
     assert found.nulls.found >= 0.9 * found.originals.found > 0
+
+
+@pytest.mark.slow
+def test_a_module_of_this_process_loses_objects_in_fog(tmp_path: Path) -> None:
+    pairs = []
+    for number in range(12):
+        pixels, boxes = street(number, 60, 80)
+        labels = [CLASSES.index(name) for *_, name in boxes]
+        pairs.append((pixels, {"boxes": [box[:4] for box in boxes], "labels": labels}))
+    outcome = contrafact.test(
+        ColourDetector(),
+        pairs,
+        kind="detection",
+        task="detect cars and buses",
+        classes=CLASSES,
+        methods=[MethodChoice(name="corruptions", parameters={"corruptions": ["fog"]})],
+        score=0.4,
+        outside_domain=True,
+        directory=tmp_path,
+    )
+    (result,) = outcome.metrics.results
+    assert result.originals is not None
+    assert result.originals.standing == "sound", result.originals.sentence
+    assert result.detection is not None
+    assert (result.detection.all_originals.found, result.detection.score) == (20, 0.4)
+    assert result.detection.delta_recall is not None
+    assert result.detection.delta_recall < -0.1
+    assert any(finding.effect.cell.label == "car" for finding in outcome.findings)

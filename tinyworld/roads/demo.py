@@ -15,12 +15,17 @@ from __future__ import annotations
 import argparse
 import csv
 import json
+from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
 
-from shared.media.box_formats import BoxedImage, BoxSet, boxes_of_instances, write_coco
+from shared.media.box_formats import BoxedImage, BoxSet, write_coco
+from shared.schemas.boxes import TrueBox
 from shared.schemas.masks import MaskClass, MaskSpec
 from tinyworld.roads.own_distribution import own_distribution
 from tinyworld.roads.render import render
@@ -53,7 +58,7 @@ def write_demo(folder: Path, scenes: list[Scene], *, width: int = 128, height: i
     boxed = []
     for number, scene in enumerate(scenes, 1):
         rendering, name = render(scene, width, height), f"{number:04}.png"
-        boxes = boxes_of_instances(rendering.instances, rendering.instance_classes)
+        boxes = _boxes_of_instances(rendering.instances, rendering.instance_classes)
         boxed.append(BoxedImage(name, boxes, (width, height)))
         Image.fromarray(rendering.image).save(folder / "images" / name)
         mask = Image.fromarray(rendering.classes)
@@ -84,3 +89,14 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+
+def _boxes_of_instances(instances: NDArray[Any], labels: Mapping[int, str]) -> tuple[TrueBox, ...]:
+    """The boxes of the objects in a mask whose pixels have their numbers (height × width), with their areas."""
+    boxes = []
+    for number, label in labels.items():
+        rows, columns = np.nonzero(instances == number)
+        if len(rows):
+            box = (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1)
+            boxes.append(TrueBox(box=tuple(map(float, box)), label=label, area=float(len(rows))))
+    return tuple(boxes)

@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel, TypeAdapter, ValidationError
-from torch import Tensor
 from transformers import AutoImageProcessor, AutoModelForObjectDetection
 
 from evaluator_service.models_under_test.hub import load_hub_model, own_names
@@ -85,18 +84,22 @@ class ImageDetector:
     @torch.inference_mode()
     def _run(self, images: Sequence[Pixels]) -> list[Answer]:
         pixel_values = torch.from_numpy(self._prepare(images)).to(self._model.device, self._model.dtype)
-        outputs = self._model(pixel_values)
-        logits, boxes = outputs.logits.float().cpu(), outputs.pred_boxes.float().cpu()
-        sizes = torch.tensor([image.shape[:2] for image in images])
-        detections = self._processor.post_process_object_detection(
-            SimpleNamespace(logits=logits, pred_boxes=boxes), threshold=0.0, target_sizes=sizes
-        )
-        sound = (torch.isfinite(logits) & torch.isfinite(boxes).all(dim=-1, keepdim=True)).flatten(1).all(dim=1)
-        return [self._answer(of_image, bool(fine)) for of_image, fine in zip(detections, sound, strict=True)]
+        return post_processed(self._model(pixel_values), self._processor, images, self._outputs)
 
-    def _answer(self, detections: dict[str, Tensor], finite: bool) -> Answer:
-        boxes, scores, labels = (detections[name].numpy() for name in ("boxes", "scores", "labels"))
-        return named_answer(boxes, scores if finite else scores * np.nan, labels, self._outputs)
+
+def post_processed(answer: Any, processor: Any, images: Sequence[Pixels], outputs: NamedOutputs) -> list[Answer]:
+    """The answers of a detector of transformers for images, given what it returned for them, by its own processor."""
+    logits, boxes = answer.logits.float().cpu(), answer.pred_boxes.float().cpu()
+    sizes = torch.tensor([image.shape[:2] for image in images])
+    detections = processor.post_process_object_detection(
+        SimpleNamespace(logits=logits, pred_boxes=boxes), threshold=0.0, target_sizes=sizes
+    )
+    sound = (torch.isfinite(logits) & torch.isfinite(boxes).all(dim=-1, keepdim=True)).flatten(1).all(dim=1)
+    answers = []
+    for of_image, fine in zip(detections, sound.tolist(), strict=True):
+        corners, scores, labels = (of_image[name].numpy() for name in ("boxes", "scores", "labels"))
+        answers.append(named_answer(corners, scores if fine else scores * np.nan, labels, outputs))
+    return answers
 
 
 def named_answer(boxes: NDArray[Any], scores: NDArray[Any], labels: NDArray[Any], outputs: NamedOutputs) -> Answer:

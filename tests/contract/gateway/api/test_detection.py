@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import html
+import io
 import json
+import tarfile
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
 import pytest
+from pycocotools.coco import COCO
 
 from embedded.run import run_embedded
+from shared.media.box_formats import boxes_of
 from shared.media.images import encode
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.results import JobResults
@@ -155,6 +160,7 @@ def test_results_have_recall_by_class_objects_and_average_precision(client: http
     assert (whole.images, whole.objects, whole.found, whole.hallucinations) == (14, objects, objects, 0)
     assert (whole.precision.ap, whole.precision.ap50) == pytest.approx((1, 1))
     assert [of_class.objects for of_class in whole.classes] == [13, 8]
+    assert set(found.best_scores) == {"car", "bus"}
     assert whole.sizes["small"].objects == objects
     assert found.originals.images == 14, "empty images count for hallucinations"
     arm = found.counterfactuals
@@ -244,3 +250,38 @@ def test_pages_and_report_show_boxes_and_what_became_of_the_objects(client: http
     report = client.get(f"/jobs/{job}/report").text
     assert "Object by object" in report
     assert 'class="box' in report
+
+
+def exported(client: httpx.Client, job: str, layout: str, folder: Path) -> dict[str, bytes]:
+    reply = client.get(f"/jobs/{job}/export", params={"format": layout})
+    assert reply.status_code == 200, reply.text
+    with tarfile.open(fileobj=io.BytesIO(reply.content)) as archive:
+        archive.extractall(folder, filter="data")
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_exports_carry_the_boxes_to_every_arm(client: httpx.Client, job: str, tmp_path: Path) -> None:
+    files = exported(client, job, "coco", tmp_path / "coco")
+    assert files
+    opened = COCO(str(tmp_path / "coco/annotations.json"))
+    assert [category["name"] for category in opened.loadCats(opened.getCatIds())] == ["car", "bus"]
+    arms = {"original": 0, "counterfactual": 0, "null_arm": 0}
+    for image in opened.loadImgs(opened.getImgIds()):
+        told = image["contrafact"]
+        arms[told["arm"]] += 1
+        truth = scene(int(told["source_name"].rpartition("/")[2][:2]))[1]
+        boxes = [annotation["bbox"] for annotation in opened.loadAnns(opened.getAnnIds(imgIds=image["id"]))]
+        assert boxes == [[left, top, right - left, bottom - top] for left, top, right, bottom, _ in truth]
+        assert image["file_name"] in files
+        assert told["arm"] == "original" or told["lineage_digest"]
+    assert min(arms.values()) > 0
+    files = exported(client, job, "folders", tmp_path / "folders")
+    pictures = [name for name in files if name.endswith(".png")]
+    by_image, read = boxes_of({name: data for name, data in files.items() if name[-4:] in (".txt", "yaml")}, pictures)
+    assert read.classes == ("car", "bus")
+    for name, boxed in zip(pictures, by_image, strict=True):
+        assert boxed is not None
+        assert len(boxed.boxes) == len(scene(int(name.rpartition("/")[2][:6]))[1])
+    again = post(client, files, {**SPEC, "label_map": {}}, "/jobs?dry_run=true").json()
+    assert (again["kind"], again["images"], again["classes"]) == ("detection", 14, ["car", "bus"])
+    assert again["labelled"] == 13, "a plan counts images with objects"

@@ -38,6 +38,7 @@ def options(**changes: Any) -> InProcessOptions:
         "task": "tell dark from bright",
         "label_map": {},
         "inputs": "arrays",
+        "kind": "classification",
         "name": "model",
         "classes": CLASSES,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import unicodedata
 from dataclasses import replace
 
@@ -166,3 +167,16 @@ def test_labels_in_another_normal_form_or_by_index_are_those_of_the_model() -> N
     numbered, note = relabel([SourceFile("a", "0", None), SourceFile("b", "1", None)], {}, {"m": ["car", "bus"]})
     assert [source.label for source in numbered] == ["car", "bus"]
     assert "numbers" in note
+
+
+def test_boxes_are_of_the_images_beside_folders_of_masks_or_refused(store: DirectoryStore) -> None:
+    """COCO's bare names meant no image of several folders, and the job went on without ground truth."""
+    boxes = [{"image_id": 1, "category_id": 1, "bbox": [0, 0, 1, 1]}]
+    coco = {"images": [{"id": 1, "file_name": "1.png"}], "categories": [{"id": 1, "name": "car"}], "annotations": boxes}
+    files = {"s/images/1.png": picture(1), "s/masks/1.png": picture(2), "s/a.json": json.dumps(coco).encode()}
+    (source,), test_set = take_in([archive(files)], None, (), store, LIMITS, boxes=True)
+    assert [box.label for box in source.boxes or ()] == ["car"]
+    assert test_set.left_out == {"s/masks/1.png": "not in the folder images"}
+    files["s/images/2.png"] = files.pop("s/images/1.png")
+    with pytest.raises(InvalidInput, match=r"'1\.png', and the images are 's/images/2\.png'"):
+        take_in([archive(files)], None, (), store, LIMITS, boxes=True)
