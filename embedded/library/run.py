@@ -141,6 +141,7 @@ def _request(client: Client, name: str, images: ImageSet, options: InProcessOpti
         label_map=dict(options.label_map),
         seed=options.seed,
         outside_domain=options.outside_domain,
+        protected_characteristics=options.protected_characteristics,
         design="free" if options.values is None else "balanced",
         values=tuple(options.values or ()),
         **({} if methods is None else {"methods": methods}),
