@@ -16,10 +16,11 @@ from transformers.models.segformer.image_processing_pil_segformer import Segform
 
 from evaluator_service.models_under_test.kinds.segmentation import ImageSegmenter, TrainableSegmenter
 from evaluator_service.models_under_test.trainable import IGNORED, TrainingExample
-from evaluator_service.retraining import augment
+from evaluator_service.retraining import augment, optimizers
 from shared.media.label_maps import OTHER, VOID, class_indices, confusion, named_overlaps, pack_counts, unpack_counts
 from shared.problems import InvalidInput
 from shared.profiles.weights import Weights
+from shared.schemas.repairs import RepairRequest
 from shared.schemas.scores import with_mean
 
 OWN = ["car", "road", "car", "sky"]
@@ -132,3 +133,27 @@ def test_saved_models_are_marked_as_segmenters(folder: Path, tmp_path: Path) -> 
         path.name for path in tmp_path.iterdir()
     }
     assert '"kind":"segmentation"' in (tmp_path / "contrafact.json").read_text()
+
+
+def test_the_recipes_of_dillema_are_as_printed() -> None:
+    """arXiv 2502.04378, section IV, Retraining Settings."""
+    resnet = RepairRequest.model_validate({"model": "m", "recipe": "dillema-resnet18"}).parameters
+    assert (resnet.epochs, resnet.batch_size) == (90, 100)
+    optimiser, schedule = optimizers(torch.nn.Linear(1, 1), resnet.for_images(1))
+    assert isinstance(optimiser, torch.optim.SGD)
+    (group,) = optimiser.param_groups
+    assert (group["lr"], group["momentum"], group["weight_decay"]) == (0.1, 0.9, 1e-4)
+    assert schedule is not None
+    rates = []
+    for _ in range(90):  # a step each
+        rates.append(schedule.get_last_lr()[0])
+        optimiser.step()
+        schedule.step()
+    assert rates == pytest.approx([0.1] * 30 + [0.01] * 30 + [0.001] * 30)
+
+    deeplab = RepairRequest.model_validate({"model": "m", "recipe": "dillema-deeplabv3", "epochs": 2}).parameters
+    assert (deeplab.epochs, deeplab.batch_size, deeplab.for_images(25).steps) == (2, 12, 6)
+    optimiser, schedule = optimizers(torch.nn.Linear(1, 1), deeplab.for_images(25))
+    assert type(optimiser) is torch.optim.Adam
+    (group,) = optimiser.param_groups
+    assert (group["lr"], group["betas"], group["eps"], group["weight_decay"]) == (0.002, (0.9, 0.999), 1e-8, 0)
