@@ -36,7 +36,7 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 
 RecipeName = Literal["dillema-resnet18", "dillema-deeplabv3"]
 # As DILLEMA prints them (arXiv 2502.04378, section IV, Retraining Settings).
-RECIPES: Mapping[RecipeName, Mapping[str, Any]] = {
+RECIPES: Mapping[str, Mapping[str, Any]] = {
     "dillema-resnet18": {
         "optimiser": "sgd",
         "schedule": "step",
@@ -101,7 +101,7 @@ class RepairParameters(Contract):
     @classmethod
     def _of_recipe(cls, values: Any) -> Any:
         """The values with those of the recipe for the ones left out; an unknown recipe is refused as a field."""
-        recipe = RECIPES.get(values.get("recipe"), {}) if isinstance(values, Mapping) else {}
+        recipe = RECIPES.get(str(values.get("recipe")), {}) if isinstance(values, Mapping) else {}
         return {**recipe, **values} if recipe else values
 
     def for_images(self, images: int) -> Self:
