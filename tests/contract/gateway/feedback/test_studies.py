@@ -166,8 +166,8 @@ def test_dillema_s_study_asks_about_wrong_images_and_about_an_element_where_it_i
     study = make_study(small, {"per_method": 40, "element": "bus", "raters_per_item": 5, "controls": 4})
     items = items_of(small, study["id"])
     with reading(small.context.sessions) as session:
-        rows = select(Counterfactual.id, SourceImage.ground_truth).join(SourceImage)
-        label_of = {row[0]: row[1] for row in session.execute(rows)}
+        labels = select(Counterfactual.id, SourceImage.ground_truth).join(SourceImage)
+        label_of = {row[0]: row[1] for row in session.execute(labels)}
     assert {label_of[item.counterfactual_id] for item in items.values()} == {"bus"}
     (split, *_) = sorted(item.id for item in items.values() if item.kind == "edit")
     answers = [
@@ -545,9 +545,9 @@ def test_hand_labels_of_caption_edits_give_success_and_precision_and_recall_of_t
 ) -> None:
     with small.context.sessions.begin() as session:
         edit = select(Counterfactual).where(Counterfactual.arm == "edit", Counterfactual.accepted)
-        for row in session.scalars(edit.order_by(Counterfactual.id).limit(2)):
-            row.accepted, row.image_digest, row.check = False, None, "class words"
-            refused = row.id
+        for stored in session.scalars(edit.order_by(Counterfactual.id).limit(2)):
+            stored.accepted, stored.image_digest, stored.check = False, None, "class words"
+            refused = stored.id
     command, file = ["study", "captions", "drawn", "--url", str(small.client.base_url)], tmp_path / "captions.csv"
     assert CliRunner().invoke(app, [*command, "--out", str(file)]).exit_code == 0
     rows = list(csv.DictReader(io.StringIO(file.read_text())))
