@@ -16,7 +16,7 @@ from contrafact.client import Client
 from contrafact.command_line import URL, Json, Key, Url, messages, open_client, print_output, writing
 from contrafact.progress_display import show_progress
 from shared.schemas.models import ModelSpec
-from shared.schemas.repairs import ARMS, CellFigures, RepairRequest, RepairResult, RepairView
+from shared.schemas.repairs import ARMS, RECIPES, CellFigures, RepairRequest, RepairResult, RepairView
 from shared.words.repair_tables import arm_table, class_table
 from shared.words.wording import SCORE_WORDS
 
@@ -35,6 +35,9 @@ def repair(
     learning_rate: Annotated[float | None, typer.Option(help="peak learning rate")] = None,
     batch_size: Annotated[int | None, typer.Option()] = None,
     seed: Annotated[int | None, typer.Option()] = None,
+    recipe: Annotated[str | None, typer.Option(help=f"a paper's training: {', '.join(RECIPES)}")] = None,
+    epochs: Annotated[int | None, typer.Option(help="passes over all training images, instead of steps")] = None,
+    from_scratch: Annotated[bool, typer.Option("--from-scratch", help="start from random weights")] = False,
     held_out: Annotated[float | None, typer.Option(help="share of source images kept for evaluation")] = None,
     factor: Annotated[Names, typer.Option(help="train on changes of this factor; may be repeated")] = None,
     value: Annotated[Names, typer.Option(help="train on changes to this value; may be repeated")] = None,
@@ -50,7 +53,8 @@ def repair(
     Exit codes: 0 repaired; 1 the repair failed or was cancelled.
     """
     options: dict[str, object] = {"model": model, "steps": steps, "batch_size": batch_size, "seed": seed}
-    options |= {"learning_rate": learning_rate, "held_out": held_out}
+    options |= {"learning_rate": learning_rate, "held_out": held_out, "recipe": recipe, "epochs": epochs}
+    options |= {"from_scratch": from_scratch or None}
     options |= {"factors": factor, "values": value, "hold_out_values": hold_out_value}
     request = RepairRequest.model_validate({name: setting for name, setting in options.items() if setting is not None})
     with open_client(url, api_key) as client:
@@ -105,7 +109,7 @@ def result_tables(result: RepairResult) -> RenderableType:
         _table((f"{score} on held-out source images", "images of sources"), arm_table(result.sets))
     ]
     if by_class := class_table(result):
-        tables.append(_table(("IoU of all pixels", "class"), by_class))
+        tables.append(_table((score if result.metric == "accuracy" else "IoU of all pixels", "class"), by_class))
     if result.cells:
         tables.append(_cells(result.cells[:CELLS_SHOWN]))
     return Group(*tables, *(Text(f"• {sentence}") for sentence in result.sentences))

@@ -15,6 +15,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from contrafact.caption_labels import caption_edits, captions_csv, label_table, read_labels
 from contrafact.client import Client
 from contrafact.command_line import URL, JobId, Json, Key, Url, messages, open_client, print_output, writing
 from shared.schemas.effects import Estimate, Rate
@@ -36,8 +37,14 @@ def create(
     ] = str(DEFAULTS.questions),
     title: Annotated[str, typer.Option(help="shown to raters; default: the task description")] = DEFAULTS.title,
     method: Annotated[list[str] | None, typer.Option(help="default: all of the job; may be repeated")] = None,
-    sample: Annotated[str, typer.Option(help="accepted edits, or all rendered ones")] = DEFAULTS.sample,
+    sample: Annotated[str, typer.Option(help="accepted edits, rendered, or misclassified")] = DEFAULTS.sample,
+    element: Annotated[
+        str | None, typer.Option(help="ask about this class, in images that show it; gives no reviews")
+    ] = None,
     per_method: Annotated[int, typer.Option(help="edits of each method")] = DEFAULTS.per_method,
+    per_factor: Annotated[
+        int | None, typer.Option(help="edits of each factor instead; results are by factor, too")
+    ] = None,
     raters_per_item: Annotated[int, typer.Option(help="ratings of each edit")] = DEFAULTS.raters_per_item,
     items_per_rater: Annotated[int, typer.Option(help="edits of each rater")] = DEFAULTS.items_per_rater,
     consensus: Annotated[
@@ -56,8 +63,8 @@ def create(
     with open_client(url, api_key) as client:
         fields = {"questions": _questions(questions), "title": title, "methods": method or None, "sample": sample}
         fields |= {"per_method": per_method, "raters_per_item": raters_per_item, "items_per_rater": items_per_rater}
-        fields |= {"consensus": consensus, "controls": controls, "attention": attention}
-        fields |= {"least_control_score": least_control_score}
+        fields |= {"element": element, "consensus": consensus, "controls": controls, "attention": attention}
+        fields |= {"least_control_score": least_control_score, "per_factor": per_factor}
         view = client.create_study(job, StudyRequest.model_validate(fields))
         messages.print(f"{view.items} edits, and for each rater {sum(view.control_items.values())} control items")
         print(view.model_dump_json() if as_json else view.id)
@@ -129,6 +136,24 @@ def answers(
 
 
 @study.command()
+def captions(
+    job: JobId,
+    per_factor: Annotated[int, typer.Option(min=1, help="edits of each type, randomly sampled")] = 100,
+    labels: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="the file with your labels")] = None,
+    out: File = None,
+    url: Url = URL,
+    api_key: Key = "",
+) -> None:
+    """Save caption edits as CSV to label by hand or, with --labels, print LANCE's Table 3 from it."""
+    with open_client(url, api_key) as client:
+        views = list(client.counterfactuals(job, {}))
+        if labels is None:
+            _write(captions_csv(caption_edits(views, per_factor)).encode(), out)
+        else:
+            print_output(label_table(read_labels(labels.read_text(encoding="utf-8-sig"), views)))
+
+
+@study.command()
 def delete(study_id: StudyId, url: Url = URL, api_key: Key = "") -> None:
     """Delete a study with its links and answers, and the reviews that its consensus gave."""
     with open_client(url, api_key) as client:
@@ -143,7 +168,9 @@ def result_tables(results: StudyResults) -> RenderableType:
     table = Table(*heads, "α", "95 %", box=None)
     for row in results.figures:
         agreement = results.agreement[row.question]
-        table.add_row(row.question, row.method, str(row.items), *_figures(row), *_alpha(agreement))
+        table.add_row(
+            row.question, f"{row.method} {row.factor}".rstrip(), str(row.items), *_figures(row), *_alpha(agreement)
+        )
     lines = [
         f"{results.complete} of {results.items} edits are rated by enough raters; "
         f"{excluded} of {len(results.raters)} raters are left out because of their control items."

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from contrafact.outcome import Outcome
 from shared.package import uninterrupted
 from shared.schemas.designs import ChosenValue
-from shared.schemas.jobs import JobDetail, MethodChoice
+from shared.schemas.jobs import JobDetail, MethodChoice, ProtectedCharacteristics
 from shared.schemas.models import Output, Preprocessing
 
 Inputs = Literal["arrays", "pil"]
@@ -42,6 +42,7 @@ class InProcessOptions:
     name: str
     seed: int
     outside_domain: bool
+    protected_characteristics: ProtectedCharacteristics
     profile: str
     directory: Path
     on_progress: Callable[[JobDetail], None] | None
@@ -71,6 +72,7 @@ def test(
     name: str = "model",
     seed: int = 0,
     outside_domain: bool = False,
+    protected_characteristics: ProtectedCharacteristics = "refuse",
     profile: str = "tiny",
     directory: Path | str = "contrafact-test",
     on_progress: Callable[[JobDetail], None] | None = None,
@@ -111,6 +113,8 @@ def test(
         seed: Seed of the job.
         outside_domain: Test images that the profile's models do not know, such as photographs with `tiny`. Otherwise a
             data set of mostly such images is refused.
+        protected_characteristics: `allow` makes edits of people's gender, age, ethnicity and so on, for whose lawful
+            basis and use you answer; they are counted by group. Otherwise such edits are refused.
         profile: A shipped profile, or the path of a TOML file.
         directory: Where everything is kept. A later call on it takes captions and renderings from there.
         on_progress: Called with the job, about once a second; default: progress is shown on stderr.
@@ -143,6 +147,7 @@ def test(
         name=name,
         seed=seed,
         outside_domain=outside_domain,
+        protected_characteristics=protected_characteristics,
         profile=profile,
         directory=Path(directory),
         on_progress=on_progress,

@@ -43,7 +43,7 @@ from pydantic_settings import SettingsConfigDict
 from evaluator_service.models_under_test.kinds import KINDS
 from evaluator_service.models_under_test.trainable import Trainable, TrainingExample
 from evaluator_service.models_under_test.uploads import unpack
-from evaluator_service.retraining import ArmDataset, copy_weights, pack, train, unpack_checkpoint
+from evaluator_service.retraining import ArmDataset, copy_weights, pack, random_weights, train, unpack_checkpoint
 from shared.media.images import ImageSettings, Mode, Pixels, decode
 from shared.media.storage import ObjectMissing, ObjectStore, image_key, repair_key
 from shared.media.stores import store_at
@@ -239,7 +239,8 @@ class _Repair:
         with LOADING:
             device = choose_device(torch, device)
             trainable = kind.trainable(self._weights(profile), classes, device=device)
-        start = copy_weights(trainable.model)
+        scratch, seed = order.parameters.from_scratch, order.parameters.seed
+        start = random_weights(trainable.model, seed) if scratch else copy_weights(trainable.model)
         judgements: dict[Arm, Judgement] = {"before": self._evaluate("before", trainable)}
         for number, arm in enumerate(TRAINED):
             if (judgement := self._load_judgement(arm)) is None:

@@ -5,6 +5,7 @@
     originals   originals only
     augmented   originals only, with RandAugment (Cubuk et al. 2020, arXiv 1909.13719) applied to images and masks
 
+So it is with a number of steps. With epochs, every arm takes all of its images once in each, in a random order.
 The data of step k depend on seed and k only, so a training resumed from a checkpoint ends with the same weights.
 """
 
@@ -20,6 +21,9 @@ from typing import IO, Any
 
 import numpy as np
 import torch
+from torch import nn
+from torch.optim import SGD, Adam, Optimizer
+from torch.optim.lr_scheduler import LRScheduler, StepLR
 from torch.utils.data import Dataset
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
 from transformers.utils.logging import disable_progress_bar
@@ -35,6 +39,7 @@ CHECKPOINTS = 8  # of one arm
 WARM_UP = 0.05  # share of the steps
 CLIPPED_AT = 1.0  # norm of the gradient
 PIXELS_AT_ONCE = 2**20  # of a batch on a CPU, such as 4 images of 512 × 512: about 0.8 GB in a ResNet-18
+MOMENTUM, DECAY = 0.9, 1e-4  # of SGD, as DILLEMA prints them
 
 Open = Callable[[Example], TrainingExample]
 """The pixels of an example's image, with its ground truth."""
@@ -47,17 +52,30 @@ class ArmDataset(Dataset[dict[str, Any]]):
         self._parameters, self._arm, self._trainable, self._opened = order.parameters, arm, trainable, opened
         beside = {"repaired": order.counterfactuals, "null": order.null_arms}.get(arm, [])
         self._originals, self._beside = _by_source(order.originals), _by_source(beside)
+        self._all = [*order.originals, *beside]
+        self._epoch, self._shuffled = -1, list[int]()
 
     def __len__(self) -> int:
         return self._parameters.steps * self._parameters.batch_size
 
     def __getitem__(self, number: int) -> dict[str, Any]:
         seed = derive_seed("lesson", self._parameters.seed, number)
+        chosen = self._sampled(number, seed) if self._parameters.epochs is None else self._of_epoch(number)
+        example = self._opened(chosen)
+        return self._trainable.inputs(augment(example, seed) if self._arm == "augmented" else example)
+
+    def _sampled(self, number: int, seed: int) -> Example:
         random = np.random.default_rng(seed)
         pool = self._beside if self._beside and number % 2 else self._originals
         images = pool[random.integers(len(pool))]
-        example = self._opened(images[random.integers(len(images))])
-        return self._trainable.inputs(augment(example, seed) if self._arm == "augmented" else example)
+        return images[random.integers(len(images))]
+
+    def _of_epoch(self, number: int) -> Example:
+        epoch, place = divmod(number, len(self._all))
+        if epoch != self._epoch:
+            random = np.random.default_rng(derive_seed("epoch", self._parameters.seed, epoch))
+            self._epoch, self._shuffled = epoch, random.permutation(len(self._all)).tolist()
+        return self._all[self._shuffled[place]]
 
 
 def _by_source(examples: Sequence[Example]) -> list[list[Example]]:
@@ -132,6 +150,7 @@ def train(
         train_dataset=dataset,
         compute_loss_func=loss,
         callbacks=[_Callbacks(stepped, saved, resume_from)],
+        optimizers=optimizers(trainable.model, parameters),
     )
     trainer.remove_callback(PrinterCallback)
     trainer.train(resume_from_checkpoint=None if resume_from is None else str(resume_from))
@@ -143,6 +162,20 @@ def batch_parts(batch_size: int, pixels: int) -> int:
     return batch_size // max((size for size in sizes if size * pixels <= PIXELS_AT_ONCE), default=sizes[0])
 
 
+def optimizers(model: nn.Module, parameters: RepairParameters) -> tuple[Optimizer | None, LRScheduler | None]:
+    """Optimiser and schedule; None for those that the Trainer makes itself: AdamW, and a cosine after a warm-up."""
+    rate, weights = parameters.learning_rate, model.parameters()
+    optimiser: Optimizer | None = None
+    if parameters.optimiser == "sgd":
+        optimiser = SGD(weights, rate, momentum=MOMENTUM, weight_decay=DECAY)
+    elif parameters.optimiser == "adam" or parameters.schedule != "cosine":
+        optimiser = Adam(weights, rate)  # AdamW without weight decay is Adam
+    if optimiser is None or parameters.schedule == "cosine":
+        return optimiser, None
+    thirds = -(-parameters.steps // 3) if parameters.schedule == "step" else parameters.steps + 1
+    return optimiser, StepLR(optimiser, thirds, gamma=0.1)
+
+
 def _training_arguments(parameters: RepairParameters, folder: Path, on_cpu: bool, parts: int) -> TrainingArguments:
     return TrainingArguments(
         output_dir=str(folder),
@@ -152,7 +185,7 @@ def _training_arguments(parameters: RepairParameters, folder: Path, on_cpu: bool
         learning_rate=parameters.learning_rate,
         lr_scheduler_type="cosine",
         warmup_steps=max(1, round(WARM_UP * parameters.steps)),
-        max_grad_norm=CLIPPED_AT,
+        max_grad_norm=CLIPPED_AT if parameters.optimiser == "adamw" else 0.0,
         seed=parameters.seed,
         train_sampling_strategy="sequential",
         save_steps=max(1, parameters.steps // CHECKPOINTS),
@@ -204,6 +237,13 @@ def unpack_checkpoint(file: IO[bytes], folder: Path) -> Path:
         archive.extractall(folder, filter="data")
     (checkpoint,) = folder.iterdir()
     return checkpoint
+
+
+def random_weights(model: nn.Module, seed: int) -> Mapping[str, torch.Tensor]:
+    """Weights of a new model of the same configuration."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive_seed("scratch", seed))
+        return type(model)(model.config).state_dict()  # transformers' models take their configuration
 
 
 def copy_weights(model: torch.nn.Module) -> Mapping[str, torch.Tensor]:

@@ -162,6 +162,7 @@ def _request(client: Client, name: str, images: ImageSet, options: InProcessOpti
         label_map=dict(options.label_map),
         seed=options.seed,
         outside_domain=options.outside_domain,
+        protected_characteristics=options.protected_characteristics,
         values=tuple(options.values or ()),
         **({} if methods is None else {"methods": methods}),
         **({} if all(row.boxes is None for row in rows) else {"boxes": _box_spec(options)}),

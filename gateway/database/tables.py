@@ -8,6 +8,7 @@ Tables of single features: backgrounds of compositions, suites and repairs.
 
 from __future__ import annotations
 
+import json
 from datetime import datetime
 from typing import TypedDict
 
@@ -23,8 +24,10 @@ from sqlalchemy import (
     TextClause,
     UniqueConstraint,
     and_,
+    cast,
     false,
     func,
+    or_,
     text,
 )
 from sqlalchemy.ext.hybrid import hybrid_property
@@ -445,3 +448,14 @@ class Repair(Table):
     lost: Mapped[int] = mapped_column(default=0)
     created_at: Mapped[datetime] = mapped_column(default=utc_now)
     finished_at: Mapped[datetime | None]
+
+
+def has_class(label: str) -> ColumnElement[bool]:
+    """Whether a source image's ground truth names the class, as its label or in its mask."""
+    return or_(SourceImage.ground_truth == label, has_text(cast(SourceImage.mask_classes, Text), label))
+
+
+def has_text(json_text: ColumnElement[str], label: str, after: str = "") -> ColumnElement[bool]:
+    """Whether the text of a JSON column has a string, and `after` behind it."""
+    texts = {json.dumps(label), json.dumps(label, ensure_ascii=False)}  # SQLite and Postgres store JSON differently
+    return or_(*(json_text.contains(text + after, autoescape=True) for text in sorted(texts)))

@@ -16,8 +16,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from gateway.database.sessions import Sessions, reading
-from gateway.database.tables import Counterfactual, Image, Job, Prediction, SourceImage
-from gateway.results.filters import Filters, Verdict, conditions, has_class
+from gateway.database.tables import Counterfactual, Image, Job, Prediction, SourceImage, has_class
+from gateway.results.filters import Filters, Verdict, conditions
 from gateway.results.pairing import Triple, load_triples
 from gateway.results.provenance import digital_source_of
 from gateway.results.views import truth_in

@@ -145,7 +145,7 @@ def views(session: Session, study: Study, item_id: str | None = None) -> list[It
             original=original or "",  # sources without an image have no edits
             changed=item.shown_digest,
             attention=item.kind == "attention",
-            label=truth or ", ".join(classes or ()) or UNLABELLED,
+            label=study.request.element or truth or ", ".join(classes or ()) or UNLABELLED,
             change=describe_changes(changes),
             answers={},
         )

@@ -48,6 +48,7 @@ class RatedItem:
     edit: str
     method: str
     group: str
+    factor: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +106,12 @@ class Ratings:
 def load_ratings(session: Session, study: Study) -> Ratings:
     """All answers of a study, in memory: at most some 100,000."""
     i, c, s = StudyItem, Counterfactual, SourceImage
-    rows = select(i.id, i.kind, c.id, c.method, s.group_name, s.id).join(c, i.counterfactual_id == c.id)
+    rows = select(i.id, i.kind, c.id, c.method, s.group_name, s.id, c.factor).join(c, i.counterfactual_id == c.id)
     rows = rows.join(s, c.source_image_id == s.id).where(i.study_id == study.id).order_by(c.id, i.id)
-    items = {row[0]: RatedItem(row[0], row[1], row[2], row[3], row[4] or row[5]) for row in session.execute(rows).all()}
+    items = {
+        row[0]: RatedItem(row[0], row[1], row[2], row[3], row[4] or row[5], row[6] or "")
+        for row in session.execute(rows).all()
+    }
     answers = load_answers(session, study)
     scores, dropped = score_raters(study.request, {item.id: item.kind for item in items.values()}, answers)
     return Ratings(study.request, items, answers, scores, dropped)
@@ -194,13 +198,20 @@ def study_results(session: Session, study: Study) -> StudyResults:
         dropped_controls=ratings.dropped_controls,
         agreement={question.name: _agreement(study.id, question, ratings) for question in questions},
         figures=[
-            figures(
-                question, method, [i for i in ratings.edits if i.method == method], complete, study.request.consensus
-            )
+            row.model_copy(update={"factor": factor})
             for question in questions
             for method in methods
+            for factor, items in _parts(ratings, method).items()
+            for row in [figures(question, method, items, complete, study.request.consensus)]
         ],
     )
+
+
+def _parts(ratings: Ratings, method: str) -> dict[str, list[RatedItem]]:
+    """The edits of a method (""), and those of each factor in a study by factors."""
+    items = [item for item in ratings.edits if item.method == method]
+    factors = sorted({item.factor for item in items}) if ratings.request.per_factor is not None else []
+    return {"": items, **{factor: [item for item in items if item.factor == factor] for factor in factors}}
 
 
 def sync_job(session: Session, job_id: str) -> None:
@@ -215,8 +226,8 @@ def sync_reviews(session: Session, study: Study) -> None:
     It locks the study's row until the transaction ends, so that each of several raters who finish at the same time
     sees the answers and reviews of those before.
     """
-    if study.request.label_question is None:
-        return
+    if study.request.label_question is None or study.request.element is not None:
+        return  # an image that keeps one element may have lost another
     locked = select(Study.id).where(Study.id == study.id).with_for_update(key_share=True)
     if session.scalar(locked) is None:
         return  # deleted meanwhile

@@ -16,7 +16,17 @@ from itertools import islice
 from sqlalchemy import Select, delete, or_, select
 from sqlalchemy.orm import Session, aliased
 
-from gateway.database.tables import Counterfactual, Image, Job, SourceImage, Study, StudyItem, StudyRater
+from gateway.database.tables import (
+    Counterfactual,
+    Image,
+    Job,
+    Prediction,
+    SourceImage,
+    Study,
+    StudyItem,
+    StudyRater,
+    has_class,
+)
 from gateway.feedback.ratings import load_ratings
 from gateway.jobs import jobs
 from shared.problems import Conflict, InvalidInput, NotFound
@@ -98,17 +108,14 @@ def _sample_items(session: Session, job: Job, study_id: str, request: StudyReque
     names = [method.name for method in job.methods]
     if unknown := sorted(set(request.methods or ()) - set(names)):
         raise InvalidInput(f"the job has no method {unknown[0]!r}; its methods are {', '.join(names)}")
-    edits = [
-        edit
-        for name in request.methods or names
-        for edit in session.scalars(_edits(job, request, name).limit(request.per_method))
-    ]
+    edits = [edit for name in request.methods or names for edit in _sampled(session, job, request, name)]
     if not edits:
-        raise InvalidInput(f"the job has no {request.sample} edits of {', '.join(request.methods or names)}")
+        shown = f" whose images show {request.element!r}" if request.element else ""
+        raise InvalidInput(f"the job has no {request.sample} edits of {', '.join(request.methods or names)}{shown}")
     items = [_item(study_id, "edit", edit, edit.image_digest) for edit in edits]
-    nulls = list(islice(_nulls(session, job, edits), request.controls))
+    nulls = list(islice(_nulls(session, job, edits, request.element), request.controls))
     originals = {edit.source_image_id for edit in [*edits, *(edit for edit, _ in nulls)]}
-    broken = list(islice(_broken(session, job, study_id, edits, originals), request.controls // 2))
+    broken = list(islice(_broken(session, job, study_id, edits, originals, request.element), request.controls // 2))
     null_items = [_item(study_id, "null", edit, digest) for edit, digest in nulls[: request.controls - len(broken)]]
     controls = [*null_items, *broken]
     if request.controls and not controls:
@@ -129,13 +136,35 @@ def _item(study_id: str, kind: ItemKind, edit: Counterfactual, digest: str | Non
     )
 
 
+def _sampled(session: Session, job: Job, request: StudyRequest, method: str) -> Iterator[Counterfactual]:
+    """The first edits of a method, or of each of its factors, in the order of their ids."""
+    edits = _edits(job, request, method)
+    if request.per_factor is None:
+        yield from session.scalars(edits.limit(request.per_method))
+        return
+    factors = edits.with_only_columns(Counterfactual.factor).order_by(None).distinct()
+    for factor in sorted(filter(None, session.scalars(factors))):  # an edit of several factors has none
+        yield from session.scalars(edits.where(Counterfactual.factor == factor).limit(request.per_factor))
+
+
 def _edits(job: Job, request: StudyRequest, method: str) -> Select[Counterfactual]:
     c = Counterfactual
     edits = select(c).where(c.job_id == job.id, c.method == method, c.arm == "edit", c.image_digest.is_not(None))
-    return (edits.where(c.accepted) if request.sample == "accepted" else edits).order_by(c.id)
+    if request.element is not None:
+        edits = edits.join(SourceImage, c.source_image_id == SourceImage.id).where(has_class(request.element))
+    if request.sample != "rendered":
+        edits = edits.where(c.accepted)
+    if request.sample == "misclassified":
+        p, truth = Prediction, SourceImage
+        wrong = select(p.id).join(truth, p.source_image_id == truth.id).where(p.counterfactual_id == c.id)
+        wrong = wrong.where(p.predicted != truth.ground_truth, p.model.not_in(job.stored_spec.reference_models))
+        edits = edits.where(wrong.correlate(c).exists())
+    return edits.order_by(c.id)
 
 
-def _nulls(session: Session, job: Job, edits: Sequence[Counterfactual]) -> Iterator[tuple[Counterfactual, str]]:
+def _nulls(
+    session: Session, job: Job, edits: Sequence[Counterfactual], element: str | None
+) -> Iterator[tuple[Counterfactual, str]]:
     """Edits of different source images, with the accepted null arms to show as if they were these edits."""
     null = aliased(Counterfactual)
     edit = Counterfactual
@@ -148,6 +177,8 @@ def _nulls(session: Session, job: Job, edits: Sequence[Counterfactual]) -> Itera
         .order_by(edit.id.desc())  # from the other end, so that few pairs are seen twice
         .limit(CANDIDATES)
     )
+    if element is not None:  # an image without it would not keep it
+        arms = arms.where(edit.source_image_id.in_(select(SourceImage.id).where(has_class(element))))
     used: set[str] = set()
     for row, digest in session.execute(arms):
         if row.source_image_id not in used:
@@ -156,7 +187,12 @@ def _nulls(session: Session, job: Job, edits: Sequence[Counterfactual]) -> Itera
 
 
 def _broken(
-    session: Session, job: Job, study_id: str, edits: Sequence[Counterfactual], shown_sources: Collection[str]
+    session: Session,
+    job: Job,
+    study_id: str,
+    edits: Sequence[Counterfactual],
+    shown_sources: Collection[str],
+    element: str | None,
 ) -> Iterator[StudyItem]:
     """Null arms of source images that lack a class of the edit's source image, shown as if they were the edit's image.
 
@@ -178,7 +214,7 @@ def _broken(
                 digest,
             )
             for other, method, digest, width, height in rows
-            if digest not in shown and _lacks_class(other, source)
+            if digest not in shown and _lacks_class(other, source, element)
         )
         if ranked:
             digest = ranked[0][-1]
@@ -199,8 +235,10 @@ def _labelled_nulls(job: Job, methods: Collection[str]) -> Select[SourceImage, s
     return nulls.where(or_(s.ground_truth.is_not(None), s.mask_digest.is_not(None))).order_by(null.id)
 
 
-def _lacks_class(image: SourceImage, source: SourceImage) -> bool:
-    """Whether a class of the source image is surely absent from another image. Raters see the names of classes."""
+def _lacks_class(image: SourceImage, source: SourceImage, element: str | None) -> bool:
+    """Whether `element`, or any class of the source image, is surely absent from another image."""
+    if element is not None and source.mask_digest is not None:
+        return image.mask_classes is not None and element not in image.mask_classes
     if source.mask_digest is None:
         return image.ground_truth not in (None, source.ground_truth) and image.mask_digest is None
     return image.mask_classes is not None and not set(source.mask_classes or ()) <= set(image.mask_classes)

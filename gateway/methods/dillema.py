@@ -131,6 +131,7 @@ def dillema(
     Proposals that a text check refuses have no image. A keyword that must not change, or a question without a valid
     reply, is a refused proposal with an empty to-phrase. Raises what the services raise.
     """
+    task = task if parameters.task_in_prompts else replace(task, text="")
     inputs = Inputs("dillema", revision_with_paraphrase(REVISION, parameters), image, task, services, parameters, seed)
     caption = write_caption(image, services, parameters, caption_sampling(inputs))  # 1
     keywords = find_keywords(inputs, caption)  # 2
@@ -278,8 +279,8 @@ def rewrite_messages(
 
 
 def _describe(task: TaskDescription, caption: str, ground_truth: str | None) -> str:
-    class_line = f"\nClass: {ground_truth}" if ground_truth is not None else ""
-    return f"Task: {task.text}{class_line}\nCaption: {caption}"
+    class_line = [f"Class: {ground_truth}"] if ground_truth is not None else []
+    return "\n".join([*([f"Task: {task.text}"] if task.text else []), *class_line, f"Caption: {caption}"])
 
 
 def keyword_schema(most: int) -> Schema:
@@ -370,6 +371,10 @@ class DillemaParameters(ControlledParameters):
         TopP,
         Field(exclude_if=lambda top_p: top_p == 1, description="Nucleus sampling of alternatives, as of captions."),
     ] = 1.0
+    task_in_prompts: Annotated[
+        bool,
+        Field(exclude_if=bool, description="Name the task in prompts (the paper); false: the ablation without it."),
+    ] = True
     max_keywords: Annotated[int, Field(ge=1, le=16, description="Maximum number of keywords.")] = 8
     alternatives_per_keyword: Annotated[int, Field(ge=1, le=5, description="Most alternatives per keyword.")] = 3
 

@@ -47,6 +47,7 @@ from shared.schemas.repairs import (
     RepairLease,
     RepairOrder,
     RepairOutcome,
+    RepairParameters,
     RepairProgress,
     RepairResult,
     TrainedArm,
@@ -55,11 +56,17 @@ from shared.words.repair_tables import arm_table, class_table
 
 _TRAINING: dict[Arm, str] = {
     "before": "the model as it was",
-    "repaired": "half of every batch original pictures, half accepted counterfactuals of them",
+    "repaired": "original pictures, and accepted counterfactuals of them",
     "originals": "original pictures alone: a control",
-    "null": "half of every batch original pictures, half null arms of them: a control",
+    "null": "original pictures, and null arms of them: a control",
     "augmented": "original pictures alone, under RandAugment: a control",
 }
+_OPTIMISERS = {
+    "adamw": "AdamW",
+    "adam": "Adam",
+    "sgd": "SGD with momentum 0.9 and weight decay 0.0001",
+}
+_SCHEDULES = {"cosine": "with a cosine to 0", "step": "with a tenth after each third", "constant": "throughout"}
 CHECK_SECONDS = 2.0
 FIRST_HEARTBEAT_SECONDS = 300.0  # the message may wait behind other repairs
 MAX_DEATHS = 3  # of a process that does everything, before the repair that was trained in it fails
@@ -302,8 +309,7 @@ def model_card(order: RepairOrder, arm: TrainedArm, result: RepairResult) -> str
         f"* **Data**: job `{order.job}`; {len(order.originals)} source images ({_ground_truth(order)}), "
         f"{len(order.counterfactuals)} accepted counterfactuals, {len(order.null_arms)} null arms of these. Values not "
         f"trained on: {', '.join(order.values_not_trained_on) or 'none'}.",
-        f"* **Training**: {parameters.steps} steps of {parameters.batch_size} images, AdamW, learning rate "
-        f"{parameters.learning_rate:g} with a cosine to 0, seed {parameters.seed}; repair `{order.repair}`.",
+        f"* **Training**: {_training(parameters)}; repair `{order.repair}`.",
         f"* **Made with**: {', '.join(f'{name} {number}' for name, number in sorted(result.versions.items()))}.",
         "",
         f"## Results on {result.sources_held_out} source images that it was not trained on",
@@ -319,6 +325,16 @@ def model_card(order: RepairOrder, arm: TrainedArm, result: RepairResult) -> str
         "",
     ]
     return "\n".join(lines)
+
+
+def _training(parameters: RepairParameters) -> str:
+    """Steps, optimiser, rate, schedule, seed and start, in words."""
+    halves = "half of every batch of each kind" if parameters.epochs is None else f"{parameters.epochs} epochs of all"
+    return (
+        f"{parameters.steps} steps of {parameters.batch_size} images ({halves}), {_OPTIMISERS[parameters.optimiser]}, "
+        f"learning rate {parameters.learning_rate:g} {_SCHEDULES[parameters.schedule]}, seed {parameters.seed}"
+        f"{', from random weights' if parameters.from_scratch else ''}"
+    )
 
 
 def _metadata(order: RepairOrder) -> list[str]:
@@ -345,7 +361,9 @@ def _by_class(result: RepairResult) -> list[str]:
     if not rows:
         return []
     return [
-        "The figures above are means over images; IoU of all pixels together:",
+        "By class:"
+        if result.metric == "accuracy"
+        else "The figures above are means over images; IoU of all pixels together:",
         "",
         "| images | class | " + " | ".join(ARMS) + " |",
         "|---" * (2 + len(ARMS)) + "|",

@@ -163,6 +163,7 @@ def _set_figures(name: SetName, measured: _Measured, rows: Integers, seed: int) 
                 if arm == "before"
                 else measured.difference(arm, "before", rows, None, derive_seed(seed, name, arm)),
                 segmentation=_pool(measured.counts[arm], rows),
+                by_class=_by_class(measured, arm, rows),
             )
             for arm in ARMS
         ],
@@ -176,6 +177,21 @@ def _pool(counts: Sequence[Integers], rows: Integers) -> SegmentationScores | No
     if not counts:
         return None
     return scores(np.sum([counts[row] for row in rows], axis=0), len(rows))
+
+
+def _by_class(measured: _Measured, arm: Arm, rows: Integers) -> dict[str, Rate]:
+    """The accuracy on the images of each class; empty for other kinds than classifiers."""
+    if measured.kind.localised or not measured.kind.right_or_wrong:
+        return {}
+    members: defaultdict[str, list[int]] = defaultdict(list)
+    for row in rows.tolist():
+        for label in measured.by_class[arm][row]:
+            members[label].append(row)
+    numbers = {label: np.array(members[label], np.int64) for label in sorted(members)}
+    return {
+        label: clustered_rate(measured.scores(arm, images, label) == 1, measured.group[images])
+        for label, images in numbers.items()
+    }
 
 
 def _cells(order: RepairOrder, measured: _Measured, seed: int) -> list[CellFigures]:

@@ -19,7 +19,7 @@ from gateway.database.tables import Counterfactual, SourceImage
 from gateway.results.pairing import is_arm_of
 from shared.problems import InvalidInput
 from shared.schemas.base import Kind
-from shared.schemas.repairs import Example, JudgedExample, RepairOrder, RepairRequest, StoredModel
+from shared.schemas.repairs import MOST_STEPS, Example, JudgedExample, RepairOrder, RepairRequest, StoredModel
 from shared.seeds import derive_digest
 
 VALUES_FOR_HOLDING_OUT = 3
@@ -102,6 +102,14 @@ def order_of(
     training, null_arms = _training_images(request, images, edits, held_out)
     _refuse_few(truths, held_out, training)
     values = {value for row in training for value in row.values}
+    sources = sorted(truths.keys() - held_out)
+    images_of_epoch = len(sources) + len(training)
+    parameters = request.parameters.for_images(images_of_epoch)
+    if parameters.steps > MOST_STEPS:
+        raise InvalidInput(
+            f"{parameters.epochs} epochs of {images_of_epoch:,} images are {parameters.steps:,} steps, and an "
+            f"arm takes at most {MOST_STEPS:,}; give fewer `epochs`, or a larger `batch_size`"
+        )
     return RepairOrder(
         repair=repair,
         job=job,
@@ -110,8 +118,8 @@ def order_of(
         model=request.model,
         upload=upload,
         licence=licence,
-        parameters=request.parameters,
-        originals=[_example(source, truths[source]) for source in sorted(truths.keys() - held_out)],
+        parameters=parameters,
+        originals=[_example(source, truths[source]) for source in sources],
         counterfactuals=[_example(row.image, truths[row.source]) for row in training],
         null_arms=[_example(row.image, truths[row.source]) for row in null_arms],
         judged=_judged_examples(truths, held_out, [row for row in edits if _of_method(row, request)], values),

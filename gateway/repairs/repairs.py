@@ -59,7 +59,7 @@ def begin(context: Context, owner: str, job_id: str, request: RepairRequest) -> 
     repair_id = uuid.uuid4().hex
     order = orders.order_of(repair_id, job_id, request, model.licence, upload, originals, accepted, classes, job.kind)
     context.store.put(repair_key(repair_id, "order.json"), order.model_dump_json().encode())
-    progress = RepairProgress(total=len(TRAINED) * request.steps)
+    progress = RepairProgress(total=len(TRAINED) * order.parameters.steps)
     row = Repair(id=repair_id, owner_id=owner, job_id=job_id, model=request.model, request=request, progress=progress)
     with context.sessions.begin() as session:
         jobs.find(session, owner, job_id)  # it may have been deleted meanwhile

@@ -7,7 +7,6 @@ SQLite and Postgres unfold JSON arrays by functions of their own.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
@@ -33,7 +32,7 @@ from sqlalchemy.orm import InstrumentedAttribute, aliased
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
-from gateway.database.tables import Counterfactual, Job, Prediction, SourceImage
+from gateway.database.tables import Counterfactual, Job, Prediction, SourceImage, has_class, has_text
 from gateway.results.pairing import is_arm_of
 from shared.schemas.base import Contract
 from shared.schemas.masks import ALL_CLASSES
@@ -102,11 +101,6 @@ PREDICTED = (  # their conditions depend on the model
     "predicted", "predicted_original", "predicted_null", "scored", "on", "confidence_from", "confidence_below",
     "other_than", "pixels",
 )  # fmt: skip
-
-
-def has_class(label: str) -> ColumnElement[bool]:
-    """Whether a source image's ground truth names the class, as its label or in its mask."""
-    return or_(SourceImage.ground_truth == label, _has_text(cast(SourceImage.mask_classes, Text_), label))
 
 
 def conditions(filters: Filters) -> list[ColumnElement[bool]]:
@@ -222,13 +216,7 @@ def _prediction_conditions(filters: Filters) -> list[ColumnElement[bool]]:
 
 
 def _is_scored(label: str) -> ColumnElement[bool]:
-    return _has_text(cast(Prediction.scores, Text_), label, ": ")
-
-
-def _has_text(json_text: ColumnElement[str], label: str, after: str = "") -> ColumnElement[bool]:
-    """Whether the text of a JSON column has a string, and `after` behind it."""
-    texts = {json.dumps(label), json.dumps(label, ensure_ascii=False)}  # SQLite and Postgres store JSON differently
-    return or_(*(json_text.contains(text + after, autoescape=True) for text in sorted(texts)))
+    return has_text(cast(Prediction.scores, Text_), label, ": ")
 
 
 class _PlaceOf(FunctionElement[int]):

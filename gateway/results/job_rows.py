@@ -30,10 +30,11 @@ from gateway.methods.people import CHECK
 from gateway.results.pairing import Triple, triples
 from gateway.results.reviewed_edits import ReviewedJob
 from gateway.results.rows import ModelRows, ScoreColumns
+from gateway.results.steps import steps_of
 from gateway.results.stream import SourceRow, SourceRows, number_sources, relation_of, stream_sources
 from shared.problems import BEGINS
 from shared.schemas.metrics import OriginalsCheck
-from shared.schemas.results import FailureReason, PeopleEdits, Relation
+from shared.schemas.results import FailureReason, PeopleEdits, Relation, StepFigures
 
 REASONS_SHOWN = 5
 
@@ -178,7 +179,7 @@ class JobRows:
     `truths` has an entry for each finished source image: its label, or the classes of its mask (() without ground
     truth), and its group. `failed` and `cancelled` count the other source images. `failure_reasons`: why source images
     failed. `reviewed`: the reviews of its edits. `checks`: how each model under test stands on the originals. `people`:
-    edits of protected characteristics of people.
+    edits of protected characteristics of people. `steps`: those of each method with reviews.
     """
 
     job: Job
@@ -192,6 +193,7 @@ class JobRows:
     reviewed: ReviewedJob
     checks: dict[str, OriginalsCheck | None]
     people: list[PeopleEdits]
+    steps: dict[str, list[StepFigures]]
 
 
 def load_rows(session: Session, job_id: str) -> JobRows:
@@ -238,6 +240,7 @@ def load_rows(session: Session, job_id: str) -> JobRows:
         reviewed,
         _with_hints({model: judge.check() for model, judge in judges.items()}, job.stored_spec),
         people_edits(session, job_id, reviews),
+        steps_of(session, job, reviews) if reviews.by_edit else {},
     )
 
 

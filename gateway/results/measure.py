@@ -61,7 +61,9 @@ def measure(
     checked = [method for method in rows.methods if METHODS[method].checked]
     reviewed = [method for method in checked if rows.reviewed.is_sufficient(method)]
     calibrated = {*reviewed, *_calibrated_methods(rows, calibration)}
-    reviews = rows.reviewed.figures(seed)
+    reviews = [
+        review.model_copy(update={"steps": rows.steps.get(review.method, [])}) for review in rows.reviewed.figures(seed)
+    ]
     if reviewed:
         calibration = _from_reviews(calibration, [review for review in reviews if review.method in reviewed])
     tested, references = _split_panel(_all_models(rows, seed, calibration, rounds), job.stored_spec.reference_models)

@@ -31,7 +31,7 @@ from shared.schemas.masks import MaskSpec
 
 FIELDS = (
     "task", "images", "outside_domain", "manifest", "ground_truth", "label_map", "masks", "classes", "methods",
-    "values", "shifts", "models",
+    "values", "shifts", "protected_characteristics", "models",
 )  # fmt: skip
 MAX_CHOICES = 200  # ticked boxes and other fields
 MAX_FIELD_BYTES = 64 * 1024  # of a text field, and of the file of classes
@@ -59,7 +59,7 @@ class JobForm:
 
     `values`: FACTOR=VALUE on each line; `shifts`: a phrase on each line; `classes`: JSON of a `MaskSpec`; `label_map`:
     "label = class" on each line; `labelled`: whether manifest and folders are labels; `outside_domain`: whether to take
-    images of any kind.
+    images of any kind; `people`: whether edits may change protected characteristics of people.
     """
 
     task: str = ""
@@ -71,6 +71,7 @@ class JobForm:
     label_map: str = ""
     labelled: bool = True
     outside_domain: bool = False
+    people: bool = False
 
     def spec(self) -> JobSpec:
         """The job's spec. Raises InvalidInput and Malformed."""
@@ -88,6 +89,7 @@ class JobForm:
             "label_map": self._labels(),
             "ground_truth": "auto" if self.labelled else "none",
             "outside_domain": self.outside_domain,
+            "protected_characteristics": "allow" if self.people else "refuse",
         }
         spec = validate(JobSpec, fields, "the form")
         if not self.classes:
@@ -175,6 +177,7 @@ def job_form(form: FormData) -> JobForm:
         label_map="\n".join(texts["label_map"]).strip(),
         labelled="none" not in texts["ground_truth"],
         outside_domain="true" in texts["outside_domain"],
+        people="allow" in texts["protected_characteristics"],
     )
 
 

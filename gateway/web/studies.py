@@ -31,8 +31,8 @@ from shared.schemas.studies import ATTENTION, CHOICES, QUESTIONS, InvitationsReq
 
 OWN_QUESTIONS = "own"
 FIELDS = (
-    "title", "questions", "own_questions", "methods", "sample", "per_method", "raters_per_item", "items_per_rater",
-    "consensus", "controls", "attention", "least_control_score",
+    "title", "questions", "own_questions", "methods", "sample", "element", "per_method", "per_factor",
+    "raters_per_item", "items_per_rater", "consensus", "controls", "attention", "least_control_score",
 )  # fmt: skip
 MAX_FIELDS = 40
 WORDS = {"yes": "Yes", "no": "No", "unsure": "Cannot tell"}

@@ -9,8 +9,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -33,13 +34,81 @@ Names = Annotated[list[Annotated[str, Field(min_length=1, max_length=200)]], Fie
 Share = Annotated[float, Field(gt=0, lt=1)]
 
 
-class RepairParameters(Contract):
-    """Training parameters, the same for every arm."""
+RecipeName = Literal["dillema-resnet18", "dillema-deeplabv3"]
+# As DILLEMA prints them (arXiv 2502.04378, section IV, Retraining Settings).
+RECIPES: Mapping[str, Mapping[str, Any]] = {
+    "dillema-resnet18": {
+        "optimiser": "sgd",
+        "schedule": "step",
+        "epochs": 90,
+        "learning_rate": 0.1,
+        "batch_size": 100,
+    },
+    "dillema-deeplabv3": {
+        "optimiser": "adam",
+        "schedule": "constant",
+        "epochs": 200,
+        "learning_rate": 0.002,
+        "batch_size": 12,
+    },
+}
+MOST_STEPS = 100_000
 
-    steps: Annotated[int, Field(ge=1, le=100_000, description="optimiser steps of every arm")] = 200
-    learning_rate: Annotated[float, Field(gt=0, le=1, description="peak learning rate; a cosine decays it to 0")] = 1e-4
+
+class RepairParameters(Contract):
+    """Training parameters, the same for every arm. A named recipe gives those that are left out."""
+
+    recipe: Annotated[
+        RecipeName | None,
+        Field(
+            description="optimiser, schedule, epochs, rate and batch of a paper", exclude_if=lambda name: name is None
+        ),
+    ] = None
+    optimiser: Annotated[
+        Literal["adamw", "adam", "sgd"],
+        Field(
+            description="adam: betas 0.9 and 0.999, epsilon 1e-8; sgd: momentum 0.9, weight decay 1e-4; adamw: the "
+            "same as adam, with gradients clipped at norm 1",
+            exclude_if=lambda name: name == "adamw",
+        ),
+    ] = "adamw"
+    schedule: Annotated[
+        Literal["cosine", "step", "constant"],
+        Field(
+            description="cosine: after a short warm-up, to 0; step: a tenth after each third of the steps",
+            exclude_if=lambda name: name == "cosine",
+        ),
+    ] = "cosine"
+    epochs: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=1_000,
+            description="passes over originals and counterfactuals, whose steps every arm takes instead of `steps`",
+            exclude_if=lambda count: count is None,
+        ),
+    ] = None
+    from_scratch: Annotated[
+        bool,
+        Field(description="every arm starts from the same random weights", exclude_if=lambda scratch: not scratch),
+    ] = False
+    steps: Annotated[int, Field(ge=1, le=MOST_STEPS, description="optimiser steps of every arm")] = 200
+    learning_rate: Annotated[float, Field(gt=0, le=1, description="peak learning rate")] = 1e-4
     batch_size: Annotated[int, Field(ge=2, le=1_024)] = 32
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_recipe(cls, values: Any) -> Any:
+        """The values with those of the recipe for the ones left out; an unknown recipe is refused as a field."""
+        recipe = RECIPES.get(str(values.get("recipe")), {}) if isinstance(values, Mapping) else {}
+        return {**recipe, **values} if recipe else values
+
+    def for_images(self, images: int) -> Self:
+        """With the steps that the epochs take over so many images."""
+        if self.epochs is None:
+            return self
+        return self.model_copy(update={"steps": self.epochs * -(-images // self.batch_size)})
 
 
 class RepairRequest(RepairParameters):
@@ -190,13 +259,14 @@ class ArmFigures(Contract):
     """Accuracy of an arm on a set; `against_before` is None for the original model.
 
     For a segmenter `accuracy` is the mean IoU of images, each over the classes of its mask, and `segmentation` has
-    mIoU, IoU by class and confusion of the set's pixels, pooled over its images.
+    mIoU, IoU by class and confusion of the set's pixels, pooled over its images. `by_class`: a classifier's accuracy.
     """
 
     arm: Arm
     accuracy: Rate | MeanOverlap
     against_before: Paired | None
     segmentation: SegmentationScores | None = None
+    by_class: Annotated[dict[str, Rate], Field(exclude_if=lambda rates: not rates)] = Field(default_factory=dict)
 
 
 class SetFigures(Contract):

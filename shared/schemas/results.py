@@ -98,6 +98,22 @@ class FailureShare(Contract):
         return FAILURE_MODES[self.mode]
 
 
+Step = Literal["captions", "keywords", "alternatives", "new captions", "images"]
+
+
+class StepFigures(Contract):
+    """What one step of a method gets right, and what it makes up (`gateway.results.steps`).
+
+    `valid`: of captions the elements of the ground truth that they name, of images the randomly sampled reviews, else
+    what the checks of words let pass. `hallucinated`: of captions, of the classes that they name, those that the mask
+    lacks. None where nothing says it.
+    """
+
+    step: Step
+    valid: Rate
+    hallucinated: Rate | None
+
+
 class MethodReviews(Contract):
     """Reviews of the counterfactuals of one method.
 
@@ -109,7 +125,7 @@ class MethodReviews(Contract):
     `valid` is P(valid) of accepted ones, `valid_rejected` of rejected ones; `accepted_if_valid` and
     `accepted_if_invalid` are the checks' own error rates. `edit_shown` and `realism` (mean of `graded`, 1 to 5) are
     those of randomly sampled accepted ones. So are `failures`, by mode, the most frequent one first; a counterfactual
-    with a failure mode is not valid. Missing if there are none.
+    with a failure mode is not valid. Missing if there are none. `steps`: what each step gets right, for this method.
     """
 
     method: str
@@ -129,6 +145,7 @@ class MethodReviews(Contract):
     realism: float | None
     graded: int
     failures: Annotated[list[FailureShare], Field(exclude_if=lambda shares: not shares)] = Field(default_factory=list)
+    steps: Annotated[list[StepFigures], Field(exclude_if=lambda steps: not steps)] = Field(default_factory=list)
 
 
 # labelled: against the ground truth. metamorphic: without one, so the prediction on the source image must not change.

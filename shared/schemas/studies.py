@@ -94,9 +94,28 @@ class StudyRequest(Contract):
     ] = "dillema"
     methods: Annotated[list[str] | None, Field(min_length=1, max_length=20, description="default: all")] = None
     sample: Annotated[
-        Literal["accepted", "rendered"], Field(description="edits that the checks accept, or all rendered ones")
+        Literal["accepted", "rendered", "misclassified"],
+        Field(description="edits that the checks accept, all rendered ones, or accepted ones that a model gets wrong"),
     ] = "accepted"
+    element: Annotated[
+        Line | None,
+        Field(
+            min_length=1,
+            max_length=200,
+            description="only edits of images that show this class; the questions are about it, and give no reviews",
+            exclude_if=lambda name: name is None,
+        ),
+    ] = None
     per_method: Annotated[int, Field(ge=1, le=1_000, description="edits of each method, randomly sampled")] = 50
+    per_factor: Annotated[
+        int | None,
+        Field(
+            ge=1,
+            le=1_000,
+            description="edits of each factor of a method, instead of `per_method`; results are by factor, too",
+            exclude_if=lambda count: count is None,
+        ),
+    ] = None
     raters_per_item: Annotated[int, Field(ge=1, le=50)] = 5
     items_per_rater: Annotated[int, Field(ge=1, le=500, description="edits of one rater")] = 50
     consensus: Annotated[
@@ -241,10 +260,12 @@ class QuestionFigures(Contract):
     `yes`: of all `items`, those with a consensus for yes (as DILLEMA prints it); `no` with one for no; the others are
     `undecided`. `decided`: yes, of those with a consensus. `answers`: of all single answers, those that are yes.
     `mean`: of a scale's item means, with a 95 % interval. Intervals account for items that share a source image.
+    `factor`: of the edits of one factor alone, in a study by factors.
     """
 
     question: str
     method: str
+    factor: Annotated[str, Field(exclude_if=lambda factor: not factor)] = ""
     items: int
     yes: Rate | None = None
     no: int | None = None

@@ -21,9 +21,13 @@ def arm_table(sets: Sequence[SetFigures]) -> list[tuple[str, str, list[str]]]:
 
 
 def class_table(result: RepairResult) -> list[tuple[str, str, list[str]]]:
-    """Rows for segmenters: set, "mIoU" or one of the set's classes, and its pooled IoU per arm of `ARMS`."""
+    """Rows by class, per arm of `ARMS`: accuracy; for segmenters "mIoU" and each class's pooled IoU."""
     rows: list[tuple[str, str, list[str]]] = []
     for figures in result.sets:
+        rows += [
+            (figures.set, label, [tenths(arm.by_class[label].value) for arm in figures.arms])
+            for label in figures.arms[0].by_class
+        ]
         pooled = [arm.segmentation for arm in figures.arms if arm.segmentation is not None]
         if not pooled:
             continue

@@ -16,10 +16,11 @@ from transformers.models.segformer.image_processing_pil_segformer import Segform
 
 from evaluator_service.models_under_test.kinds.segmentation import ImageSegmenter, TrainableSegmenter
 from evaluator_service.models_under_test.trainable import IGNORED, TrainingExample
-from evaluator_service.retraining import augment, batch_parts
+from evaluator_service.retraining import augment, batch_parts, optimizers
 from shared.media.label_maps import OTHER, VOID, class_indices, confusion, named_overlaps, pack_counts, unpack_counts
 from shared.problems import InvalidInput
 from shared.profiles.weights import Weights
+from shared.schemas.repairs import RepairRequest
 from shared.schemas.scores import with_mean
 
 OWN = ["car", "road", "car", "sky"]
@@ -138,3 +139,27 @@ def test_a_batch_of_large_images_is_computed_in_parts() -> None:
     """A repair on photographs took the process to 6.9 GB: a batch's activations grow with its pixels."""
     assert [batch_parts(32, side * side) for side in (96, 180, 224, 512, 2048)] == [1, 1, 2, 8, 16]
     assert [batch_parts(size, 512 * 512) for size in (2, 6, 7, 10)] == [1, 2, 1, 5]
+
+
+def test_the_recipes_of_dillema_are_as_printed() -> None:
+    """arXiv 2502.04378, section IV, Retraining Settings."""
+    resnet = RepairRequest.model_validate({"model": "m", "recipe": "dillema-resnet18"}).parameters
+    assert (resnet.epochs, resnet.batch_size) == (90, 100)
+    optimiser, schedule = optimizers(torch.nn.Linear(1, 1), resnet.for_images(1))
+    assert isinstance(optimiser, torch.optim.SGD)
+    (group,) = optimiser.param_groups
+    assert (group["lr"], group["momentum"], group["weight_decay"]) == (0.1, 0.9, 1e-4)
+    assert schedule is not None
+    rates = []
+    for _ in range(90):  # a step each
+        rates.append(schedule.get_last_lr()[0])
+        optimiser.step()
+        schedule.step()
+    assert rates == pytest.approx([0.1] * 30 + [0.01] * 30 + [0.001] * 30)
+
+    deeplab = RepairRequest.model_validate({"model": "m", "recipe": "dillema-deeplabv3", "epochs": 2}).parameters
+    assert (deeplab.epochs, deeplab.batch_size, deeplab.for_images(25).steps) == (2, 12, 6)
+    optimiser, schedule = optimizers(torch.nn.Linear(1, 1), deeplab.for_images(25))
+    assert type(optimiser) is torch.optim.Adam
+    (group,) = optimiser.param_groups
+    assert (group["lr"], group["betas"], group["eps"], group["weight_decay"]) == (0.002, (0.9, 0.999), 1e-8, 0)

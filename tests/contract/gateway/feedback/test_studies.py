@@ -8,19 +8,24 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image as Picture
 from sqlalchemy import select, update
+from typer.testing import CliRunner
 
+from contrafact.caption_labels import by_type, read_labels
+from contrafact.cli import app
+from contrafact.client import Client
 from gateway.auth.keys import create_key
 from gateway.database.sessions import reading
-from gateway.database.tables import Answer, Counterfactual, Image, SourceImage, StudyItem, StudyRater
+from gateway.database.tables import Answer, Counterfactual, Image, Prediction, SourceImage, StudyItem, StudyRater
 from shared.media.images import from_array
 from shared.media.storage import image_key
-from shared.schemas.studies import QUESTIONS, Question
+from shared.schemas.studies import LABEL_KEPT, QUESTIONS, Question
 from tests.support.drawn_job import add_drawn_job, serve_drawn_job
 from tests.support.gateway_under_test import Gateway, key_of, serve_gateway
 from tests.support.log_lines import log
@@ -144,6 +149,38 @@ def test_a_study_from_the_links_to_the_reviews(gateway: Gateway) -> None:
     with reading(gateway.context.sessions) as session:
         assert session.scalars(select(Answer)).all() == [], "ratings and reviews go with their study"
     assert gateway.client.get(invitation["link"]).status_code == 404
+
+
+def test_dillema_s_study_asks_about_wrong_images_and_about_an_element_where_it_is_shown(small: Gateway) -> None:
+    study = make_study(small, {"per_method": 40, "sample": "misclassified", "controls": 0, "attention": 0})
+    with reading(small.context.sessions) as session:
+        rows = select(Prediction.counterfactual_id).join(SourceImage, Prediction.source_image_id == SourceImage.id)
+        wrong = {*session.scalars(rows.where(Prediction.predicted != SourceImage.ground_truth))} - {None}
+        accepted = {
+            *session.scalars(select(Counterfactual.id).where(Counterfactual.accepted, Counterfactual.arm == "edit"))
+        }
+    edits = {item.counterfactual_id for item in items_of(small, study["id"]).values()}
+    assert edits == wrong & accepted
+    assert edits
+
+    study = make_study(small, {"per_method": 40, "element": "bus", "raters_per_item": 5, "controls": 4})
+    items = items_of(small, study["id"])
+    with reading(small.context.sessions) as session:
+        labels = select(Counterfactual.id, SourceImage.ground_truth).join(SourceImage)
+        label_of = {row[0]: row[1] for row in session.execute(labels)}
+    assert {label_of[item.counterfactual_id] for item in items.values()} == {"bus"}
+    (split, *_) = sorted(item.id for item in items.values() if item.kind == "edit")
+    answers = [
+        [str(rater), item.id, "no" if item.id == split and rater < 2 else careful(item, LABEL_KEPT), "yes"]
+        for rater in range(5)
+        for item in items.values()
+        if item.kind != "attention"
+    ]
+    assert small.client.put(f"/studies/{study['id']}/answers.csv", content=csv_of(HEADER, answers)).status_code == 200
+    results = small.client.get(f"/studies/{study['id']}/results").json()
+    (kept,) = [row for row in results["figures"] if row["question"] == "label_kept"]
+    assert (kept["undecided"], kept["decided"]["value"], kept["items"]) == (1, 1, study["items"])
+    assert small.client.get("/jobs/drawn/reviews").json()["reviews"] == [], "a kept element is no valid image"
 
 
 def test_an_answer_can_be_changed_and_takes_its_review_along(gateway: Gateway) -> None:
@@ -501,3 +538,49 @@ def test_raters_without_a_control_item_do_not_count(small: Gateway) -> None:
     results = small.client.get(f"{address}/results").json()
     assert (results["complete"], results["raters"][0]["excluded"]) == (3, False)
     assert len(small.client.get("/jobs/drawn/reviews").json()["reviews"]) == 3
+
+
+def test_hand_labels_of_caption_edits_give_success_and_precision_and_recall_of_the_filter(
+    small: Gateway, tmp_path: Path
+) -> None:
+    with small.context.sessions.begin() as session:
+        edit = select(Counterfactual).where(Counterfactual.arm == "edit", Counterfactual.accepted)
+        for stored in session.scalars(edit.order_by(Counterfactual.id).limit(2)):
+            stored.accepted, stored.image_digest, stored.check = False, None, "class words"
+            refused = stored.id
+    command, file = ["study", "captions", "drawn", "--url", str(small.client.base_url)], tmp_path / "captions.csv"
+    assert CliRunner().invoke(app, [*command, "--out", str(file)]).exit_code == 0
+    rows = list(csv.DictReader(io.StringIO(file.read_text())))
+    assert len(rows) > 10
+    assert "class words" not in file.read_text(), "labels are blind"
+    unlabelled = CliRunner().invoke(app, [*command, "--labels", str(file)])
+    assert (unlabelled.exit_code, "fill in" in unlabelled.output) == (3, True)
+    accepted = next(row["edit"] for row in rows if row["edit"] != refused)
+    for row in rows:
+        row["success"], row["filter"] = "yes", "yes" if row["edit"] in (refused, accepted) else "no"
+    rows[0]["success"] = "no"
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]))
+    writer.writeheader()
+    writer.writerows(rows)
+    file.write_text(text.getvalue())
+    with closing(Client(str(small.client.base_url))) as client:
+        rates = by_type(read_labels(file.read_text(), client.counterfactuals("drawn", {})))["overall"]
+    counts = {name: (rate.count, rate.n) for name, rate in rates.items()}
+    assert counts["edit success"] == (len(rows) - 1, len(rows))
+    assert counts["filter recall"][1] == 2
+    assert counts["filter precision"][0] == counts["filter recall"][0] == 2 - counts["false negatives"][0]
+    printed = CliRunner().invoke(app, [*command, "--labels", str(file)])
+    assert (printed.exit_code, "filter recall" in printed.output) == (0, True)
+
+
+def test_a_study_by_factors_takes_as_many_edits_of_each_and_gives_figures_by_factor(small: Gateway) -> None:
+    study = make_study(small, {"questions": "lance", "per_factor": 3, "raters_per_item": 1, "controls": 2})
+    (invitation,) = invite(small, study["id"])
+    rate_all(small, invitation["link"], study)
+    figures = small.client.get(f"/studies/{study['id']}/results").json()["figures"]
+    realism = {row.get("factor", ""): row["items"] for row in figures if row["question"] == "realism"}
+    factors = {name for name in realism if name}
+    assert len(factors) > 1
+    assert realism == {"": 3 * len(factors), **dict.fromkeys(factors, 3)}
+    assert realism[""] == study["items"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,8 @@ from gateway.repairs.dispatch import check_repairs
 from gateway.settings import Settings
 from shared.media.storage import DirectoryStore
 from shared.problems import DependencyFailed
-from shared.schemas.repairs import RepairResult
+from shared.schemas.repairs import TRAINED, RepairResult
+from shared.words.repair_tables import class_table
 from tests.support.archives import zipped
 from tests.support.gateway_under_test import Gateway, serve_gateway
 from tests.support.repair_site import CLASSES, add_job, picture, work_off, write_day_classifier
@@ -130,7 +132,7 @@ def test_checkpoints_go_and_the_list_has_the_repair(gateway: Gateway, repair: st
         ({"model": "day", "held_out": 0.1}, 422, "would be held out"),
         ({"model": "day", "hold_out_values": ["night", "dusk"]}, 422, "at least 12 are needed"),
         ({"model": "day", "steps": 0}, 422, "steps"),
-        ({"model": "day", "epochs": 3}, 422, "unknown field epochs"),
+        ({"model": "day", "passes": 3}, 422, "unknown field passes"),
     ],
 )
 def test_models_that_cannot_be_repaired_are_refused_with_a_reason(
@@ -226,3 +228,26 @@ def test_the_command_prints_the_table(gateway: Gateway, repair: str) -> None:
     refusal = CliRunner().invoke(app, ["repair", "--job", "made", "--model", "day-onnx", "--url", url])
     assert refusal.exit_code == 3
     assert "ONNX" in refusal.stderr
+
+
+@pytest.mark.slow
+def test_a_paper_s_recipe_trains_from_scratch_and_gives_figures_by_class(gateway: Gateway) -> None:
+    request = {"model": "day", "recipe": "dillema-resnet18", "epochs": 3, "batch_size": 8, "from_scratch": True}
+    view = gateway.client.post("/jobs/made/repairs", json=request).json()
+    assert (view["request"]["optimiser"], view["request"]["learning_rate"]) == ("sgd", 0.1)
+    work_off(gateway.context.sessions, gateway.context.store, Settings())
+    view = gateway.client.get(f"/repairs/{view['id']}").json()
+    result = RepairResult.model_validate(view["result"])
+    images = result.sources_trained_on + result.counterfactuals_trained_on
+    assert view["progress"]["done"] == len(TRAINED) * 3 * math.ceil(images / 8)
+    by_class = {(figures.set, arm.arm): arm.by_class for figures in result.sets for arm in figures.arms}
+    rates = by_class["counterfactuals", "repaired"]
+    assert sum(rate.n for rate in rates.values()) == 42
+    assert set(rates) == set(by_class["originals", "before"])
+    assert ("originals", next(iter(rates))) in {(name, label) for name, label, _ in class_table(result)}
+    with tarfile.open(fileobj=io.BytesIO(gateway.client.get(f"/repairs/{view['id']}/model").content)) as archive:
+        card = archive.extractfile("README.md")
+        assert card is not None
+        text = card.read().decode()
+    for words in ("3 epochs", "SGD with momentum 0.9", "a tenth after each third", "random weights"):
+        assert words in text

@@ -12,6 +12,7 @@ import httpx
 import numpy as np
 import pytest
 
+from gateway.database.tables import Job
 from shared.media.images import encode
 from tests.support.gateway_under_test import Gateway, picture, serve_gateway
 from tests.support.small_services import SEGMENTER
@@ -97,6 +98,17 @@ def test_the_job_does_what_is_ticked(gateway: Gateway) -> None:
     assert job["models"] == gateway.context.profile.defaults.models
     plain = job_of(gateway, submit_form(gateway, {"task": TASK, "models": ["m1"]}, [("a.png", picture())]))
     assert ([method["name"] for method in plain["methods"]], plain["models"]) == (["dillema"], ["m1"])
+
+
+def test_edits_of_people_are_made_only_where_their_box_is_ticked(gateway: Gateway) -> None:
+    image = ("a.png", picture(80))
+    refused = job_of(gateway, submit_form(gateway, {"task": TASK}, [image]))
+    allowed = job_of(gateway, submit_form(gateway, {"task": TASK, "protected_characteristics": "allow"}, [image]))
+    with gateway.context.sessions() as session:
+        kept = [session.get_one(Job, job["id"]).stored_spec.protected_characteristics for job in (refused, allowed)]
+    assert kept == ["refuse", "allow"]
+    text = submit_form(gateway, {"task": TASK, "protected_characteristics": "allow"}, []).text
+    assert ticked(text, "protected_characteristics") == {"allow"}
 
 
 @pytest.mark.parametrize(("meaning", "mask"), [(INDICES, GREY_MASK), (COLOURS, COLOURED_MASK)])

@@ -80,6 +80,8 @@ def test_the_command_has_every_option_of_the_form(no_studies: Gateway) -> None:
         "controls": 2,
         "attention": 0,
         "least-control-score": 0.5,
+        "element": "bus",
+        "per-factor": 3,
     }
     flags = [word for name, value in options.items() for word in (f"--{name}", value)]
     study = contrafact(str(no_studies.client.base_url), "study", "create", "drawn", *flags)[0].strip()

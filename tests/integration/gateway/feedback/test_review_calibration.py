@@ -95,6 +95,25 @@ def test_enough_reviews_calibrate_the_job(sessions: Sessions, store: DirectorySt
 
 
 @pytest.mark.slow
+def test_each_step_says_what_it_gets_right_and_what_it_makes_up(sessions: Sessions, store: DirectoryStore) -> None:
+    first, second, *_ = edits(sessions, accepted=True)
+    with sessions.begin() as session:
+        kept = session.scalars(select(Counterfactual.id).where(Counterfactual.arm == "edit")).all()
+        for name, check, phrase in ((first, "keyword in caption", ""), (second, "other class", "a car")):
+            row = session.get_one(Counterfactual, name)
+            row.accepted, row.image_digest, row.check, row.new_caption = False, None, check, ""
+            row.changes = [{**row.changes[0], "to_phrase": phrase}]
+    review(sessions, edits(sessions, accepted=True)[:30])
+    (summary,) = build_report(sessions, store, "drawn").reviews
+    steps = {figures.step: figures for figures in summary.steps}
+    made_up = {step: (row.hallucinated.count, row.hallucinated.n) for step, row in steps.items() if row.hallucinated}
+    n = len(kept)
+    assert made_up == {"keywords": (1, n), "alternatives": (1, n - 1), "new captions": (0, n - 2)}
+    assert (steps["captions"].valid.value, steps["images"].valid.count, steps["images"].valid.n) == (1, 30, 30)
+    assert "What each step gets right" in store.get("reports/drawn/report.html").decode()
+
+
+@pytest.mark.slow
 def test_failure_modes_make_edits_invalid_and_are_counted(sessions: Sessions, store: DirectoryStore) -> None:
     sample = edits(sessions, accepted=True)[:30]
     review(sessions, sample[:3], failure="poor_image")

@@ -68,6 +68,18 @@ def test_every_edit_has_its_null_arm(shipped: Services) -> None:
     assert len({row.seed for row in edits_of(rows)}) == 4
 
 
+def test_an_ablation_asks_without_the_task_and_other_jobs_are_as_before(shipped: Services) -> None:
+    def prompts(*, task_in_prompts: bool) -> list[str]:
+        rows = dillema_of(shipped, task_in_prompts=task_in_prompts)
+        first = value_at(next(row for row in rows if row.arm == "edit").lineage, "exchanges", 0, "messages")
+        assert isinstance(first, list)
+        return [str(message["content"]) for message in first]
+
+    assert TASK.text in prompts(task_in_prompts=True)[-1]
+    assert TASK.text not in "".join(prompts(task_in_prompts=False))
+    assert "task_in_prompts" not in DillemaParameters().model_dump(mode="json")
+
+
 def test_the_same_seed_gives_the_same_and_shares_null_arms(shipped: Services) -> None:
     first = dillema_of(shipped, same_seed=True)
     assert first == dillema_of(shipped, same_seed=True)
