@@ -32,6 +32,7 @@ from research.roads.pictures import Pictures, pictures
 from research.system.folders import ROAD_MODELS
 from research.train.loop import Recipe, recipe_record, train
 from research.train.model_card import write_card
+from research.train.ranks import Ranks
 from shared.chunks import chunks
 from shared.schemas.models import DESCRIPTION_NAME, ONNX_NAME, ModelDescription, Preprocessing
 from tinyworld.domain.scenes import Split
@@ -169,7 +170,7 @@ def train_detectors(out: Path, recipe: Recipe, count: int, judged: int) -> None:
             out / name,
             title=name,
             text=f"A convolutional detector of vehicles and pedestrians in driving scenes of tinyworld. {_TEXTS[name]}",
-            command=f"python -m research.train.detectors --steps {recipe.steps} --pictures {count}",
+            command=_command(recipe, count),
             results=judge(out / name, shown),
             library="onnx",
             record={
@@ -179,6 +180,13 @@ def train_detectors(out: Path, recipe: Recipe, count: int, judged: int) -> None:
                 **recipe_record(recipe, progress),
             },
         )
+
+
+def _command(recipe: Recipe, count: int) -> str:
+    ranks = Ranks.join().count
+    start = "python" if ranks == 1 else f"torchrun --nproc-per-node {ranks}"
+    options = f"--steps {recipe.steps} --seconds {recipe.seconds:g} --batch {recipe.batch} --pictures {count}"
+    return f"{start} -m research.train.detectors {options}"
 
 
 def save(detectors: Detectors, name: str, folder: Path) -> None:
