@@ -6,10 +6,12 @@ the demo shows whether Contrafact finds it. It uses the public commands and prin
     python -m embedded.demo [--directory contrafact-demo] [--classes car,bus,truck] [--per-class 30]
     python -m embedded.demo --classes bus,car --per-class 44 --value weather=night     # smaller: one change
     python -m embedded.demo --domain roads [--images 60]     # segmenters, on driving scenes with masks
+    python -m embedded.demo --domain roads --kind detection  # detectors, on driving scenes with boxes
 
 Draw a job's first finding as one picture: source, null arm and counterfactual with their predictions.
 
-Predictions of segmenters are painted over the images.
+Predictions of segmenters are painted over the images, those of detectors drawn around the objects: what is found has a
+frame, what is missed a broken one, and what is not there a crossed one.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import json
 import os
 import shlex
 import time
@@ -30,6 +33,8 @@ from contrafact.cli import app
 from contrafact.client import Client
 from embedded.run import end_process, run_embedded
 from gateway.report.thumbnails import paint_png
+from shared.schemas.base import Kind
+from shared.schemas.boxes import Corners, Detected
 from shared.schemas.effects import CellEffect
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.results import CounterfactualView, JobResults, ModelOpinion, ModelResults, PredictionView
@@ -41,9 +46,21 @@ SIDE, GAP, LINE, MARGIN = 256, 16, 22, 16
 DETECTED = 0.5  # the least IoU of a detected class
 LETTERS = 105  # per line below the pictures
 INK, QUIET, RED = (28, 28, 30), (110, 110, 115), (176, 42, 32)
+FOUND, MISSED, EXTRA = (60, 200, 90), (255, 60, 50), (255, 170, 0)
+DASH = 6  # pixels
 TASK = "classify the vehicle in a street photo"
 CLASSES = ("car", "bus", "truck")
 ROADS_TASK = "segment the road scene"
+DETECTION_TASK = "detect vehicles and pedestrians"
+DETECTORS = ("road-detector", "road-detector-night-pedestrian")
+SCORE = 0.4  # of a box that counts
+NIGHT = {
+    "instruction": "show the scene at night",
+    "factor": "weather",
+    "value": "night",
+    "phrase": "at night",
+    "replaces": ["by day", "during the day", "at sunset"],
+}
 WEATHER = ("--set", 'factors=["weather"]')
 
 
@@ -56,10 +73,11 @@ def main() -> None:
     parser.add_argument("--value", help="this change for every image, where a language model chooses otherwise")
     add_domain(parser)
     parser.add_argument("--images", type=int, default=60, help="driving scenes")
+    parser.add_argument("--kind", choices=("segmentation", "detection"), default="segmentation", help="of the roads")
     options = parser.parse_args()
     started = time.monotonic()
     if options.domain == "roads":
-        run_roads_demo(options.directory, options.images)
+        run_roads_demo(options.directory, options.images, options.kind)
     else:
         run_demo(options.directory, options.per_class, options.classes.split(","), options.value)
     print(f"\n{time.monotonic() - started:.0f} seconds in all.")
@@ -75,11 +93,17 @@ def run_demo(directory: Path, per_class: int, classes: Sequence[str] = CLASSES, 
     return _run(directory, "tiny", [str(images), "--labels", str(images / "manifest.csv"), "--task", TASK, *changes])
 
 
-def run_roads_demo(directory: Path, count: int) -> JobResults:
-    """The same for segmenters, on driving scenes with masks."""
+def run_roads_demo(directory: Path, count: int, kind: Kind = "segmentation") -> JobResults:
+    """The same on driving scenes: for segmenters, with masks, or for detectors, with boxes."""
     folder = roads_demo.write_demo(directory / "roads", roads_demo.demo_scenes(count))
-    print(f"Drew {count} driving scenes into {folder}, with their masks.")
-    arguments = [str(folder), "--masks", str(folder / "classes.json"), "--task", ROADS_TASK, *WEATHER]
+    print(f"Drew {count} driving scenes into {folder}, with their {'boxes' if kind == 'detection' else 'masks'}.")
+    if kind == "detection":
+        truth = [str(folder / "images"), "--boxes", str(folder / "annotations.json"), "--score", str(SCORE)]
+        models = [argument for name in DETECTORS for argument in ("--model", name)]
+        night = ["--method", "instruct", "--set", f"instructions={json.dumps([NIGHT])}"]
+        arguments = [*truth, "--task", DETECTION_TASK, *models, *night]
+    else:
+        arguments = [str(folder), "--masks", str(folder / "classes.json"), "--task", ROADS_TASK, *WEATHER]
     return _run(directory, "tiny-roads", arguments)
 
 
@@ -152,7 +176,10 @@ def _draw(client: Client, view: CounterfactualView, results: ModelResults, effec
     for number, (title, digest, prediction) in enumerate(columns):
         left = MARGIN + number * (SIDE + GAP)
         picture = Image.open(io.BytesIO(_paint(client, digest, prediction, results)), formats=("PNG",)).convert("RGB")
-        canvas.paste(picture.resize((SIDE, SIDE), Image.Resampling.LANCZOS), (left, MARGIN))
+        enlarged = picture.resize((SIDE, SIDE), Image.Resampling.LANCZOS)
+        if prediction is not None and prediction.detected is not None:
+            draw_boxes(enlarged, prediction.detected, SIDE / picture.width, SIDE / picture.height)
+        canvas.paste(enlarged, (left, MARGIN))
         draw.text((left, MARGIN + SIDE + 6), title, fill=QUIET, font=ImageFont.load_default(13))
         text, colour = _verdict(prediction, opinion, view.source.ground_truth, effect.cell.label)
         draw.text((left, MARGIN + SIDE + 6 + LINE), text, fill=colour, font=ImageFont.load_default(17))
@@ -160,6 +187,35 @@ def _draw(client: Client, view: CounterfactualView, results: ModelResults, effec
     for line, text in enumerate(below):
         draw.text((MARGIN, top + line * LINE), text, fill=INK, font=ImageFont.load_default(15))
     return canvas
+
+
+def draw_boxes(image: Image.Image, detected: Detected, across: float, down: float) -> None:
+    """Draw objects and extra boxes onto an enlarged image; `across` and `down` are how often it was enlarged."""
+    draw = ImageDraw.Draw(image)
+
+    def on_image(box: Corners) -> Corners:
+        return (box[0] * across, box[1] * down, box[2] * across, box[3] * down)
+
+    for item in detected.objects:
+        if item.outcome == "found":
+            draw.rectangle(on_image(item.box), outline=FOUND, width=2)
+        elif item.outcome != "ignored":
+            _draw_dashed(draw, on_image(item.box))
+    for extra in detected.extras:
+        left, top, right, bottom = on_image(extra.box)
+        draw.rectangle((left, top, right, bottom), outline=EXTRA)
+        draw.line((left, top, right, bottom), fill=EXTRA)
+        draw.line((left, bottom, right, top), fill=EXTRA)
+
+
+def _draw_dashed(draw: ImageDraw.ImageDraw, box: Corners) -> None:
+    left, top, right, bottom = box
+    for x in range(int(left), int(right), 2 * DASH):
+        for y in (top, bottom):
+            draw.line((x, y, min(x + DASH, right), y), fill=MISSED, width=2)
+    for y in range(int(top), int(bottom), 2 * DASH):
+        for x in (left, right):
+            draw.line((x, y, x, min(y + DASH, bottom)), fill=MISSED, width=2)
 
 
 def _paint(client: Client, digest: str, prediction: PredictionView | None, results: ModelResults) -> bytes:
@@ -180,6 +236,10 @@ def _verdict(
         if overlap is None:
             return "", INK
         return f"{label or 'all classes'}: IoU {overlap:.0%}", INK if overlap >= DETECTED else RED
+    if prediction.detected is not None:
+        objects = [item for item in prediction.detected.objects if label in (None, ALL_CLASSES, item.label)]
+        found = sum(item.outcome == "found" for item in objects)
+        return f"{label or ALL_CLASSES}: {found} of {len(objects)} found", INK if found == len(objects) else RED
     right = prediction.predicted == (truth or (opinion.original.predicted if opinion.original else None))
     return (
         f"{'right' if right else 'WRONG'}: {prediction.predicted} {prediction.probability:.0%}",

@@ -16,7 +16,7 @@ TRAINING = "training.json"  # beside the weights: command, data and results
 LARGE = 4096  # values in a matrix, from which on it is stored as 8-bit floats
 _CARD = """---
 license: apache-2.0
-library_name: transformers
+library_name: {library}
 tags: [contrafact, tinyworld]
 ---
 # {title}
@@ -100,11 +100,18 @@ def publish(
 
 
 def write_card(
-    folder: Path, *, title: str, text: str, command: str, results: Mapping[str, object], record: Mapping[str, object]
+    folder: Path,
+    *,
+    title: str,
+    text: str,
+    command: str,
+    results: Mapping[str, object],
+    record: Mapping[str, object],
+    library: str = "transformers",
 ) -> None:
     """Write README.md and training.json into a folder of weights."""
     rows = "\n".join(f"| {name} | {_cell(value)} |" for name, value in results.items())
-    (folder / "README.md").write_text(_CARD.format(title=title, text=text, command=command, rows=rows))
+    (folder / "README.md").write_text(_CARD.format(title=title, text=text, command=command, rows=rows, library=library))
     content = {"command": command, **record, "results": results}
     (folder / TRAINING).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 

@@ -71,3 +71,20 @@ def test_the_demo_over_driving_scenes_says_what_counterfactuals_cost_each_class(
     assert recorded_calls(tmp_path) > 0
     assert "Drew 12 driving scenes" in capsys.readouterr().out
     assert "confusion" in (tmp_path / "report.html").read_text().lower()
+
+
+@pytest.mark.slow
+def test_the_demo_of_detectors_shows_the_pedestrians_that_one_of_them_misses_at_night(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CONTRAFACT_URL", "")
+    measured = run_roads_demo(tmp_path, 23, "detection")
+    figures = {result.model: result.detection for result in measured.results}
+    sound, planted = figures["road-detector"], figures["road-detector-night-pedestrian"]
+    assert sound is not None
+    assert planted is not None
+    place = sound.classes.index("pedestrian")
+    assert abs(sound.originals.classes[place].found - planted.originals.classes[place].found) <= 2
+    assert 2 * planted.counterfactuals.classes[place].found < sound.counterfactuals.classes[place].found
+    assert not next(result.findings for result in measured.results if result.model == "road-detector")
+    assert "road-detector-night-pedestrian" in (tmp_path / "report.html").read_text()
