@@ -103,6 +103,8 @@ def _check_notes(results: JobResults) -> str:
             f"The label was not checked in {labels} rendered images: the scorer ranks it last of all classes in their "
             "source images. "
         )
+    if moved := sum(funnel.moved_back for funnel in results.funnels):
+        notes += f"The editor zoomed or shifted {moved} rendered images; they were moved back. "
     if recaptions:
         notes += (
             f"The caption check was skipped for {recaptions} rendered images: the captions of their source images do "

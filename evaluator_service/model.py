@@ -27,6 +27,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
@@ -45,10 +46,12 @@ from evaluator_service.models_under_test.messages import Limits, default_memory_
 from evaluator_service.models_under_test.outputs import finite
 from evaluator_service.models_under_test.quarantine import Quarantine
 from evaluator_service.models_under_test.uploads import RunningModel, UploadedModels
+from evaluator_service.registration import find_move
 from evaluator_service.shapes import shapes_reply
 from evaluator_service.similarity import Scorer, TextEmbedder
 from shared.chunks import chunks
 from shared.media.images import Pixels, decode
+from shared.media.moves import moved_back
 from shared.problems import DeadlineExceeded, InvalidInput, NotFinite, NotFound, OutOfMemory
 from shared.profiles.evaluator import Evaluator, ModelEndpoint, ModelUnderTest
 from shared.profiles.weights import Server
@@ -434,7 +437,11 @@ def _agreements(request: StructureRequest) -> StructureReply:
     mask = None if request.mask is None else decode(request.mask.png, "L")
     images = [decode(payload.png) for payload in request.images]
     try:
-        return StructureReply(agreements=[agreement(source, image, mask) for image in images])
+        moves = [find_move(source, image) for image in images] if request.find_moves else []
+        images = [
+            image if move is None else moved_back(image, source, move) for image, move in zip_longest(images, moves)
+        ]
+        return StructureReply(agreements=[agreement(source, image, mask) for image in images], moves=moves)
     except ValueError as error:
         raise InvalidInput(str(error)) from error
 

@@ -42,12 +42,13 @@ def funnel(
     refusal: str = "",
     asked_again: int = 0,
     label_unchecked: int = 0,
+    moved_back: int = 0,
 ) -> Funnel:
     """The funnel of one method's edits (without null arms). Checks are sorted by count, then name.
 
     `shapes`, `recaption`: whether the method checks the shapes of rendered images, and their new captions. `refusal`:
     if no edit was accepted, the most frequent reason. `asked_again`: edits with a repeated question.
-    `label_unchecked`: rendered edits whose label can have any rank.
+    `label_unchecked`: rendered edits whose label can have any rank. `moved_back`: those that their editor had moved.
     """
     accepted = np.array([not edit.rejected_by for edit in edits], bool)
     counted = np.array([edit.counted for edit in edits], bool)
@@ -66,6 +67,7 @@ def funnel(
         refusal=refusal,
         asked_again=asked_again,
         label_unchecked=label_unchecked,
+        moved_back=moved_back,
     )
 
 

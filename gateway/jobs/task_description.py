@@ -14,9 +14,12 @@ from shared.schemas.masks import MaskSpec
 def task_description_of(job: Job) -> TaskDescription:
     """The user's sentence, with the classes of the job."""
     people, masks = job.stored_spec.protected_characteristics, rename_masks(job)
-    localised = tuple(job.classes) if SHAPES in KINDS[job.kind].checks else ()
-    things = dict.fromkeys(masks.things if masks and localised else ())
-    return TaskDescription(job.task_description, protected_classes(job), localised, tuple(things), people)
+    kind = KINDS[job.kind]
+    of_pixels = tuple(job.classes) if SHAPES in kind.checks else ()
+    things = dict.fromkeys(masks.things if masks and of_pixels else ())
+    return TaskDescription(
+        job.task_description, protected_classes(job), of_pixels, tuple(things), people, localised=kind.localised
+    )
 
 
 def protected_classes(job: Job) -> tuple[str, ...]:

@@ -9,6 +9,10 @@ still show the source's class and shapes, at the thresholds of the edit's factor
 image that the generator could not compute is refused as `not finite`. If a null arm is not finite, the edits that are
 compared with it are refused (`arms.py`).
 
+Where the ground truth lies at places of the image, an editor's zoom or shift of the picture is found and undone, in all
+arms alike: the checks of outlines and shapes, the models under test and the user get the picture that was moved back
+(`where_the_source_is`). If it shows too little of the source for that, the edit is refused as `registration`.
+
 Where the profile has `[evaluator.second_scorer]`, every rendered image is scored by it as well. Its verdict is that of
 the same checks in which the scores of the scorer are replaced by its own (`second_…`), at thresholds of its own. It
 changes no verdict of the method: the analysis reports the effect among the images that both, or the second one, accept.
@@ -27,6 +31,7 @@ from gateway.methods.counterfactual import (
     ACCEPTED,
     FACTORS,
     Edit,
+    MethodCounterfactual,
     MethodImage,
     Scores,
     TaskDescription,
@@ -35,9 +40,11 @@ from gateway.methods.counterfactual import (
 )
 from gateway.methods.image_scores import ImageVectors, Vector, embed_images, label_set
 from gateway.methods.words import in_captions, names_class
+from shared.media.images import decode, encode
+from shared.media.moves import moved_back
 from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionReply, CaptionRequest
-from shared.schemas.evaluation import ShapesOutcome, ShapesReply, ShapesRequest, StructureRequest
+from shared.schemas.evaluation import Move, ShapesOutcome, ShapesReply, ShapesRequest, StructureRequest
 from shared.schemas.thresholds import ImageCheck
 from shared.schemas.validity import VALIDITY
 from shared.service.endpoints import Services
@@ -49,10 +56,13 @@ DIRECTION: Final = "direction"
 LABEL: Final = "label"
 LIKENESS: Final = "likeness"
 RECAPTION: Final = "recaption"
+REGISTRATION: Final = "registration"  # the share of the source that a picture still shows, if its editor moved it
 SHAPES: Final = "shapes"
 THINGS: Final = "things"
 WORD: Final = "word"
+LEAST_SHOWN = 0.85  # of the source by a picture that its editor zoomed or shifted
 LABEL_BY_RANK = 0.0  # the threshold of `label` where none is named
+_MOVE = ("zoom", "moved_right", "moved_down")  # scores beside `registration`; shifts are pixels
 _ZERO = 1e-6  # a shorter difference of unit vectors has no direction
 ACCEPTED_BY_SECOND = "second_accepted"  # score of every rendered image: 1 if the second scorer accepts it, else 0
 NOT_FINITE = Verdict(False, "not finite", "the generator computed NaN or infinity; there is no image")
@@ -66,10 +76,14 @@ class ImageSignals:
     vectors: ImageVectors | None = None
     shapes: ShapesOutcome | None = None
     caption: NewCaption | None = None
+    move: Move | None = None
 
     def scores(self) -> Scores:
-        """The scores of all checks that can be made."""
-        return {name: score for check in CHECKS.values() for name, score in check.scores(self).items()}
+        """The scores of all checks that can be made, and the move of a picture that was moved."""
+        scores = {name: score for check in CHECKS.values() for name, score in check.scores(self).items()}
+        if (move := self.move) is None:
+            return scores
+        return {**scores, REGISTRATION: move.shown, **dict(zip(_MOVE, (move.zoom, move.right, move.down), strict=True))}
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,15 +373,21 @@ def check_images(
     if not finite:
         return [(NOT_FINITE, {})] * len(edits)
     images, of_images = [image for image, _ in finite], [edit for _, edit in finite]
-    agreements = services.structure(StructureRequest(source=source.image, images=images, mask=reply.keep_mask))
+    agreements = services.structure(
+        StructureRequest(source=source.image, images=images, mask=reply.keep_mask, find_moves=task.localised)
+    )
+    moves = agreements.moves or [None] * len(images)
     words = WORD in checks
     vectors = embed_images(services.embed, source, task, images, of_images, words=words)
     second_vectors: Sequence[ImageVectors | None] = [None] * len(images)
     if second:
         second_vectors = embed_images(services.second_embed, source, task, images, of_images, words=words)
-    shapes = find_shapes(services, source, task, images)
+    in_place = [_moved_back(image, source.image, move) for image, move in zip(images, moves, strict=True)]
+    shapes = find_shapes(services, source, task, in_place)
     captions = recaption_images(services, source, task, images) if recaption else [None] * len(images)
-    measured = [ImageSignals(*parts) for parts in zip(agreements.agreements, vectors, shapes, captions, strict=True)]
+    measured = [
+        ImageSignals(*parts) for parts in zip(agreements.agreements, vectors, shapes, captions, moves, strict=True)
+    ]
     judged, limits = [], {**LIMITS, **thresholds}
     for edit, of_image, embedded_again in zip(of_images, measured, second_vectors, strict=True):
         scores = of_image.scores()
@@ -378,6 +398,22 @@ def check_images(
         judged.append((_with_new_caption(verdict, of_image.caption), scores))
     checked = iter(judged)
     return [(NOT_FINITE, {}) if image is None else next(checked) for image in reply.images]
+
+
+def where_the_source_is(counterfactual: MethodCounterfactual, source: Callable[[], bytes]) -> ImagePayload | None:
+    """Its image with the zoom and shift undone that its scores have; `source` loads the PNG of the source image."""
+    scores, image = counterfactual.scores, counterfactual.image
+    if image is None or REGISTRATION not in scores:
+        return image
+    zoom, right, down = (scores[name] for name in _MOVE)
+    move = Move(zoom=zoom, right=right, down=down, shown=scores[REGISTRATION])
+    return _moved_back(image, ImagePayload(png=source()), move)
+
+
+def _moved_back(image: ImagePayload, source: ImagePayload, move: Move | None) -> ImagePayload:
+    if move is None:
+        return image
+    return ImagePayload(png=encode(moved_back(decode(image.png), decode(source.png), move)))
 
 
 def _with_new_caption(verdict: Verdict, new: NewCaption | None) -> Verdict:
@@ -405,6 +441,9 @@ def find_shapes(
 
 def judge(scores: Scores, edit: Edit, thresholds: Thresholds, checks: Sequence[str] = RENDERED_CHECKS) -> Verdict:
     """The verdict of checks, in order, on an image's scores; the strictest threshold of the edit's factors counts."""
+    if (shown := scores.get(REGISTRATION, 1.0)) < LEAST_SHOWN:
+        reason = f"the editor zoomed or shifted the picture, which shows only {shown:.0%} of the source"
+        return Verdict(False, REGISTRATION, f"{reason}; expected at least {LEAST_SHOWN:.0%}")
     for name in checks:
         if (unmade := CHECKS[name].unmade) and name not in scores:
             return unmade
@@ -475,7 +514,7 @@ def with_second(
     own = {name: values for name, values in thresholds.items() if name in CHECKS and not CHECKS[name].of_scorer}
     limits = {**own, **second_thresholds}
     factors = [change.factor for change in edit.changes] if edit else []
-    accepted = not any(
+    accepted = scores.get(REGISTRATION, 1.0) >= LEAST_SHOWN and not any(
         CHECKS[name].refuse(merged, _strictest(limits[name], factors))
         for name in checks
         if name in limits and name in merged

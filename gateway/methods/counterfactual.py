@@ -126,7 +126,8 @@ class TaskDescription:
     """The user's sentence about the task of their model, and the label set if it is known.
 
     In a segmentation job `mask_classes` are the classes of its pixels, and `things` those of countable objects.
-    `protected_characteristics`: whether edits may change those of people (`people.py`).
+    `protected_characteristics`: whether edits may change those of people (`people.py`). `localised`: whether the ground
+    truth lies at places of the image, so that an editor must not move them.
     """
 
     text: str
@@ -134,6 +135,7 @@ class TaskDescription:
     mask_classes: tuple[str, ...] = ()
     things: tuple[str, ...] = ()
     protected_characteristics: ProtectedCharacteristics = "refuse"
+    localised: bool = False
 
 
 @dataclass(frozen=True, slots=True)

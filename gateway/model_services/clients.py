@@ -352,8 +352,11 @@ def join(endpoint: Endpoint[Request, Reply], replies: Sequence[Reply]) -> Reply:
     """The reply to the whole request, joined from the replies to its parts."""
     if len(replies) == 1:
         return replies[0]
-    entries = [entry for reply in replies for entry in getattr(reply, endpoint.per_image)]
-    return replies[0].model_copy(update={endpoint.per_image: entries})
+    return replies[0].model_copy(
+        update={
+            name: [entry for reply in replies for entry in getattr(reply, name)] for name in endpoint.per_image.split()
+        }
+    )
 
 
 def image_bytes(message: object) -> int:

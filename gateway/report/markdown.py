@@ -72,6 +72,12 @@ def _head(results: JobResults) -> Iterator[str]:
         for funnel in results.funnels
         if funnel.label_unchecked
     )
+    yield from (
+        f"* {plain(funnel.method)}: the editor zoomed or shifted {funnel.moved_back} of {funnel.rendered} rendered "
+        "images; they were moved back."
+        for funnel in results.funnels
+        if funnel.moved_back
+    )
     yield from (f"* {sentence(review_sentence(reviews))}" for reviews in results.reviews)
     if results.provisional and counts_pairs(results):
         yield "* **Provisional:** the error rates of the automatic checks are unknown for these images.\n"

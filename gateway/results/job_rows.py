@@ -24,7 +24,7 @@ from gateway.jobs.sensitivity import GroupedTruth
 from gateway.kinds import KINDS
 from gateway.kinds.rows import CounterfactualRow
 from gateway.methods import JobMethod
-from gateway.methods.checks import LABEL, LABEL_BY_RANK
+from gateway.methods.checks import LABEL, LABEL_BY_RANK, REGISTRATION
 from gateway.methods.people import CHECK
 from gateway.results.pairing import Triple, triples
 from gateway.results.reviewed_edits import ReviewedJob
@@ -79,6 +79,14 @@ def label_unchecked(session: Session, job: Job, method: JobMethod) -> int:
     return sum(count for truth, last, count in session.execute(query) if last >= len({*job.classes, truth}))
 
 
+def moved_back(session: Session, job_id: str, method: str) -> int:
+    """The rendered edits of a method whose editor zoomed or shifted the picture."""
+    c = Counterfactual
+    moved = c.scores[REGISTRATION].as_float().is_not(None)
+    query = select(func.count()).where(c.job_id == job_id, c.method == method, c.arm == "edit", moved)
+    return session.scalar(query) or 0
+
+
 def people_edits(session: Session, job_id: str, reviews: Reviews) -> list[PeopleEdits]:
     """The edits of protected characteristics of people, by characteristic; an edit of two counts under both."""
     c = Counterfactual
@@ -124,7 +132,7 @@ class MethodRows:
     """The outcome of each edit of a method, the network evaluations of all its renderings, and those of its arms.
 
     `refusal`: if no edit was accepted, the most frequent reason. `asked_again`: edits with a repeated question.
-    `label_unchecked`: rendered edits whose label can have any rank.
+    `label_unchecked`: rendered edits whose label can have any rank. `moved_back`: those that their editor had moved.
     """
 
     edits: list[EditOutcome] = field(default_factory=list)
@@ -134,6 +142,7 @@ class MethodRows:
     refusal: str = ""
     asked_again: int = 0
     label_unchecked: int = 0
+    moved_back: int = 0
 
     def add(self, row: CounterfactualRow, group: int) -> None:
         """Count an edit or null arm of a source image in this group."""
@@ -213,6 +222,7 @@ def load_rows(session: Session, job_id: str) -> JobRows:
         method_rows.asked_again = asked_again(session, job_id, method)
         chosen = next(chosen for chosen in job.methods if chosen.name == method)
         method_rows.label_unchecked = label_unchecked(session, job, chosen)
+        method_rows.moved_back = moved_back(session, job_id, method) if kind.localised else 0
         if all(edit.rejected_by for edit in method_rows.edits):
             method_rows.refusal = refusal_reason(session, job_id, method)
     return JobRows(

@@ -166,6 +166,7 @@ def _funnel(job: Job, method: JobMethod, rows: MethodRows) -> Funnel:
         refusal=rows.refusal,
         asked_again=rows.asked_again,
         label_unchecked=rows.label_unchecked,
+        moved_back=rows.moved_back,
     )
 
 

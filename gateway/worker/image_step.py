@@ -34,6 +34,7 @@ from gateway.jobs.task_description import task_description_of
 from gateway.kinds import KINDS
 from gateway.methods import JobMethod
 from gateway.methods.arms import renumber
+from gateway.methods.checks import where_the_source_is
 from gateway.methods.counterfactual import Change, MethodCounterfactual, MethodImage
 from gateway.methods.people import changed_by
 from gateway.model_services.image_shelf import ImageShelf
@@ -226,6 +227,7 @@ def row_of(
     changes = edit.changes if edit else ()
     only = changes[0] if len(changes) == 1 else None
     control = None if counterfactual.control is None else shelf.keep(counterfactual.control.png)
+    image = where_the_source_is(counterfactual, lambda: shelf.load(work.digest))
     place = (work.position, method.name, method.revision, counterfactual.ordinal, counterfactual.seed)
     return {
         "id": derive_id("counterfactual", work.owner_id, work.job_id, *place),
@@ -243,7 +245,7 @@ def row_of(
         "to_value": only.to_value if only else None,
         "caption": counterfactual.caption,
         "new_caption": edit.new_caption if edit else "",
-        "image_digest": shelf.keep(counterfactual.image.png) if counterfactual.image is not None else None,
+        "image_digest": None if image is None else shelf.keep(image.png),
         "control_digest": control,
         "accepted": counterfactual.verdict.accepted,
         "check": counterfactual.verdict.check,

@@ -181,20 +181,36 @@ class JudgeReply(Contract):
 
 
 class StructureRequest(Contract):
-    """`POST /v1/structure`: how much of the source's structure the other images keep, inside `mask` if given."""
+    """`POST /v1/structure`: how much of the source's structure the other images keep, inside `mask` if given.
+
+    `find_moves`: whether to look for moved images, too; their structure is that of the image moved back.
+    """
 
     source: ImagePayload
     images: Images
     mask: ImagePayload | None = None
+    find_moves: Annotated[bool, Field(exclude_if=lambda asked: not asked)] = False
+
+
+class Move(Contract):
+    """The zoom and shift that an editor gave an image: a place of the source is at centre + (place − centre) · `zoom` +
+    shift in the image. `right` and `down` are pixels; `shown` is the share of the source that the image still shows.
+    """
+
+    zoom: float
+    right: float
+    down: float
+    shown: float
 
 
 class StructureReply(Contract):
     """Per image, the share of the source's edge pixels with an edge pixel of the image nearby, corrected for chance.
 
-    1 means all of them, 0 no more than expected by chance.
+    1 means all of them, 0 no more than expected by chance. `moves`, if requested: that of each image, None if unmoved.
     """
 
     agreements: list[float]
+    moves: Annotated[list[Move | None], Field(exclude_if=lambda moves: not moves)] = Field(default_factory=list)
 
 
 class ShapesRequest(Contract):

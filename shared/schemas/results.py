@@ -201,6 +201,7 @@ class Funnel(Contract):
     `asked_again`: edits for which the language model was asked again, since its reply did not parse; missing if none.
     `label_unchecked`: rendered edits whose label can have any rank, since the scorer ranks it last in the source;
     missing if none.
+    `moved_back`: rendered edits whose editor had zoomed or shifted the picture; missing if none.
     """
 
     method: str
@@ -216,6 +217,7 @@ class Funnel(Contract):
     refusal: str = ""
     asked_again: Annotated[int, Field(exclude_if=lambda count: not count)] = 0
     label_unchecked: Annotated[int, Field(exclude_if=lambda count: not count)] = 0
+    moved_back: Annotated[int, Field(exclude_if=lambda count: not count)] = 0
 
 
 class PeopleEdits(Contract):

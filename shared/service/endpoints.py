@@ -65,9 +65,9 @@ Reply = TypeVar("Reply", bound=Contract)
 class Endpoint(Generic[Request, Reply]):
     """The path of a request, its request and reply types, and the stage of an image that waits for the reply.
 
-    `deadline`: seconds that a call may take; None for the client's own. `per_image`: the reply's list with an entry for
-    each of the request's `images`; such a request can be sent in parts. As an attribute of `Services` an endpoint is
-    the call: `Services.caption` is the endpoint, `services.caption(request)` the reply.
+    `deadline`: seconds that a call may take; None for the client's own. `per_image`: the reply's list (or lists: `a b`)
+    with an entry for each of the request's `images`; such a request can be sent in parts. As an attribute of `Services`
+    an endpoint is the call: `Services.caption` is the endpoint, `services.caption(request)` the reply.
     """
 
     service: ServiceName
@@ -134,7 +134,7 @@ class Services(ABC):
     domain = Endpoint("evaluator_service", "/v1/domain", DomainRequest, DomainReply, "checking", per_image="log_odds")
     embed_texts = Endpoint("evaluator_service", "/v1/text-embeddings", EmbedTextsRequest, EmbedTextsReply, "proposing")
     structure = Endpoint(
-        "evaluator_service", "/v1/structure", StructureRequest, StructureReply, "checking", per_image="agreements"
+        "evaluator_service", "/v1/structure", StructureRequest, StructureReply, "checking", per_image="agreements moves"
     )
     judge = Endpoint("evaluator_service", "/v1/judgements", JudgeRequest, JudgeReply, "checking", per_image="yes")
     shapes = Endpoint("evaluator_service", "/v1/shapes", ShapesRequest, ShapesReply, "checking", per_image="outcomes")

@@ -177,6 +177,14 @@ def test_structure_agreement_counts_kept_edges(folder: Path) -> None:
             masked = body.model_copy(update={"mask": payload(left_half)})
             reply = await call(client, Services.structure, masked)
             assert reply.agreements[2] > 0.95, "what lies outside the mask does not count"
+            moved = np.roll(source, (3, 5), (0, 1))
+            asked = body.model_copy(update={"images": [payload(source), payload(moved)], "find_moves": True})
+            reply = await call(client, Services.structure, asked)
+            still, found = reply.moves
+            assert still is None
+            assert found is not None
+            assert (round(found.right), round(found.down), round(found.zoom, 2)) == (5, 3, 1)
+            assert reply.agreements[1] > 0.95, "outlines count where they were before the move"
             other = body.model_copy(update={"images": [payload(pixels(30, 30))]})
             refusal = await client.post("/v1/structure", content=other.model_dump_json())
             assert refusal.status_code == 422

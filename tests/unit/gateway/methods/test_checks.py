@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,14 +13,15 @@ from numpy.typing import ArrayLike
 
 from gateway.jobs.choices import plan
 from gateway.methods import METHODS
-from gateway.methods.checks import CHECKS, check_images, judge, judge_arm, skipped_checks
-from gateway.methods.counterfactual import Change, Edit, Factor, MethodImage, TaskDescription
+from gateway.methods.checks import CHECKS, check_images, judge, judge_arm, skipped_checks, where_the_source_is
+from gateway.methods.counterfactual import Change, Edit, Factor, MethodCounterfactual, MethodImage, TaskDescription
 from gateway.methods.image_scores import TEMPLATES
+from shared.media.images import decode, encode
 from shared.problems import InvalidInput
 from shared.profiles.profile import load_profile, shipped_profiles
 from shared.schemas.base import ImagePayload
 from shared.schemas.diffusion import RenderReply
-from shared.schemas.evaluation import EmbedReply, EmbedRequest, StructureReply, StructureRequest
+from shared.schemas.evaluation import EmbedReply, EmbedRequest, Move, StructureReply, StructureRequest
 from shared.schemas.jobs import JobSpec
 from shared.schemas.thresholds import IMAGE_CHECKS
 from tests.support.paths import REPOSITORY
@@ -53,10 +55,14 @@ class Scorer:
 
     def __init__(self) -> None:
         self.requests: list[Any] = []
+        self.move: Move | None = None
 
     def structure(self, request: StructureRequest) -> StructureReply:
         self.requests.append(request)
-        return StructureReply(agreements=[0.2 if image.png == b"lost" else 0.8 for image in request.images])
+        moves = [self.move if image.png != b"lost" else None for image in request.images] if request.find_moves else []
+        return StructureReply(
+            agreements=[0.2 if image.png == b"lost" else 0.8 for image in request.images], moves=moves
+        )
 
     def embed(self, request: EmbedRequest) -> EmbedReply:
         self.requests.append(request)
@@ -114,6 +120,28 @@ def test_null_arms_are_scored_and_never_refused() -> None:
     assert null.accepted
     assert scores["structure"] == 0.2
     assert "caption" not in scores
+
+
+def test_a_picture_that_its_editor_moved_is_moved_back_or_refused() -> None:
+    source = np.random.default_rng(0).integers(0, 255, (40, 50, 3), np.uint8)
+    pictures = MethodImage("image", ImagePayload(png=encode(source)), "bus")
+    services, image = Scorer(), encode(np.roll(source, 3, axis=1))
+    IMAGES[image] = IMAGES[pictures.image.png] = IMAGES[b"night bus"]
+    services.move = Move(zoom=1, right=3, down=0, shown=0.94)
+    how: dict[str, Any] = {"source": pictures, "services": services, "thresholds": {}}
+    [(_, scores)] = check(image, **how)
+    assert "registration" not in scores, "places mean nothing to a kind of whole images"
+    (kept, scores), (_, null) = check(image, image, edits=[edit(), None], task=replace(TASK, localised=True), **how)
+    assert kept.accepted
+    row = MethodCounterfactual(0, "edit", 0, edit(), None, ImagePayload(png=image), kept, scores)
+    stored = where_the_source_is(row, lambda: pictures.image.png)
+    assert stored is not None
+    assert (decode(stored.png) == source).all(), "what the image does not show is the source's"
+    services.move = Move(zoom=1, right=10, down=0, shown=0.8)
+    [(verdict, scores)] = check(image, task=replace(TASK, localised=True), **how)
+    assert (verdict.check, "only 80% of the source" in verdict.reason) == ("registration", True)
+    assert judge_arm(scores, edit(), {}).check == "registration"
+    assert judge_arm(null, edit(), {}).accepted
 
 
 def test_the_gain_is_measured_from_the_source_image() -> None:

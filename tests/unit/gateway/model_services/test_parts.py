@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -62,16 +63,18 @@ def test_a_source_and_its_renderings_of_any_size_reach_the_service() -> None:
     app, bodies = FastAPI(), []
 
     @app.post(Services.structure.path)
-    async def structure(request: Request) -> dict[str, list[float]]:
+    async def structure(request: Request) -> dict[str, list[Any]]:
         body = await request.body()
         bodies.append(len(body))
-        return {"agreements": [len(image["png"]) / 1e9 for image in json.loads(body)["images"]]}
+        images = json.loads(body)["images"]
+        return {"agreements": [len(image["png"]) / 1e9 for image in images], "moves": [None] * len(images)}
 
     app.add_middleware(BoundedRequests, max_bytes=MAX_MESSAGE_BYTES)
     images = [noise(side, side) for side in (1400, 300, 1400, 1400, 1400, 200, 1400, 1400)]
     request = StructureRequest(source=noise(1400, 0), images=images)
     reply = answered_by(app, lambda services: services.structure(request))
     assert reply.agreements == [4 * -(-len(image.png) // 3) / 1e9 for image in images]
+    assert reply.moves == [None] * len(images)
     assert len(bodies) == 2
 
 
