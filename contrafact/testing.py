@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from contrafact.outcome import Outcome
 from shared.package import uninterrupted
-from shared.schemas.designs import ChosenValue
+from shared.schemas.designs import ChosenValue, DesignKind
 from shared.schemas.jobs import JobDetail, MethodChoice, ProtectedCharacteristics
 from shared.schemas.models import Output, Preprocessing
 
@@ -48,6 +48,7 @@ class InProcessOptions:
     on_progress: Callable[[JobDetail], None] | None
     kind: TestedKind = "classification"
     score: float | Mapping[str, float] | None = None
+    design: DesignKind | None = None
 
 
 def test(
@@ -59,6 +60,7 @@ def test(
     methods: Sequence[str | MethodChoice] | None = None,
     factors: Sequence[str] | None = None,
     values: Sequence[str] | None = None,
+    design: DesignKind | None = None,
     classes: Sequence[str] | None = None,
     labels: Path | str | None = None,
     label_column: str | None = None,
@@ -97,6 +99,7 @@ def test(
         factors: Only these factors change, such as `["weather"]`, in methods that have the parameter.
         values: Every image gets these changes, such as `["weather=night"]`; default: some are chosen for the data set
             (see "Balanced jobs" in the reference of methods).
+        design: "free" lets the language model choose changes for each image; default: that of the profile.
         classes: Names of the model's outputs, in their order; needed if neither model nor data set names them.
         labels: A manifest (CSV or JSON Lines) for files, a folder or an archive that has none inside.
         label_column: The column of a Hugging Face data set with the labels: a ClassLabel, names of classes, or their
@@ -135,6 +138,7 @@ def test(
         methods=methods,
         factors=factors,
         values=None if values is None else [ChosenValue.model_validate(value) for value in values],
+        design=design,
         classes=classes,
         labels=None if labels is None else Path(labels),
         label_column=label_column,

@@ -61,7 +61,7 @@ NIGHT = {
     "phrase": "at night",
     "replaces": ["by day", "during the day", "at sunset"],
 }
-WEATHER = ("--set", 'factors=["weather"]')
+WEATHER = ("--design", "free", "--set", 'factors=["weather"]')
 
 
 def main() -> None:
@@ -213,9 +213,9 @@ def _draw_dashed(draw: ImageDraw.ImageDraw, box: Corners) -> None:
     for x in range(int(left), int(right), 2 * DASH):
         for y in (top, bottom):
             draw.line((x, y, min(x + DASH, right), y), fill=MISSED, width=2)
-    for y in range(int(top), int(bottom), 2 * DASH):
-        for x in (left, right):
-            draw.line((x, y, x, min(y + DASH, bottom)), fill=MISSED, width=2)
+    for down in range(int(top), int(bottom), 2 * DASH):
+        for side in (left, right):
+            draw.line((side, down, side, min(down + DASH, bottom)), fill=MISSED, width=2)
 
 
 def _paint(client: Client, digest: str, prediction: PredictionView | None, results: ModelResults) -> bytes:

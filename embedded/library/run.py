@@ -164,6 +164,7 @@ def _request(client: Client, name: str, images: ImageSet, options: InProcessOpti
         outside_domain=options.outside_domain,
         protected_characteristics=options.protected_characteristics,
         values=tuple(options.values or ()),
+        design=options.design,
         **({} if methods is None else {"methods": methods}),
         **({} if all(row.boxes is None for row in rows) else {"boxes": _box_spec(options)}),
     )

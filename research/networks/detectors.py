@@ -121,7 +121,7 @@ def as_onnx(detectors: Detectors, name: str) -> bytes:
             output_names=["boxes_and_scores"],
             dynamic_axes={"pixel_values": {0: "batch"}, "boxes_and_scores": {0: "batch"}},
         )
-    return _in_8_bits(onnx.load_model_from_string(output.getvalue())).SerializeToString()
+    return bytes(_in_8_bits(onnx.load_model_from_string(output.getvalue())).SerializeToString())
 
 
 def _in_8_bits(model: onnx.ModelProto) -> onnx.ModelProto:

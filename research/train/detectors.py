@@ -224,7 +224,8 @@ def judge(folder: Path, shown: _Data) -> dict[str, object]:
     precision = average_precision(pairs, len(THINGS))
     found, extra = defaultdict(list), 0
     for scene, pair in zip(shown.pictures.scenes, pairs, strict=True):
-        sure = Predicted(*(column[pair.predicted.score >= SCORE] for column in pair.predicted))
+        boxes, label, score = pair.predicted
+        sure = Predicted(boxes[score >= SCORE], label[score >= SCORE], score[score >= SCORE])
         matched = match(pair.objects, sure, 0.5)
         extra += int((matched.fate == HALLUCINATION).sum())
         for label, outcome in zip(pair.objects.label, matched.outcome, strict=True):
