@@ -30,7 +30,7 @@ from contrafact.job_files import (
 from contrafact.progress_display import follow_job, print_findings, show_progress
 from contrafact.testset_files import gather
 from shared.problems import NotReady
-from shared.schemas.boxes import BoxSpec
+from shared.schemas.boxes import BOXED, BoxSpec
 from shared.schemas.designs import DesignKind
 from shared.schemas.diffusion import MOST_BACKGROUNDS
 from shared.schemas.jobs import JobDetail, MethodChoice, ModelView
@@ -203,7 +203,7 @@ def _boxes(
 
 
 def _detect(models: Sequence[ModelView]) -> bool:
-    return bool(models) and all(view.kind == "detection" for view in models)
+    return bool(models) and all(view.kind in BOXED for view in models)
 
 
 def _finish(client: Client, detail: JobDetail, wait: bool, as_json: bool) -> None:

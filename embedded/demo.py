@@ -34,7 +34,7 @@ from contrafact.client import Client
 from embedded.run import end_process, run_embedded
 from gateway.report.thumbnails import paint_png
 from shared.schemas.base import Kind
-from shared.schemas.boxes import Corners, Detected
+from shared.schemas.boxes import BOXED, Corners, Detected
 from shared.schemas.effects import CellEffect
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.results import CounterfactualView, JobResults, ModelOpinion, ModelResults, PredictionView
@@ -97,7 +97,7 @@ def run_roads_demo(directory: Path, count: int, kind: Kind = "segmentation") -> 
     """The same on driving scenes: for segmenters, with masks, or for detectors, with boxes."""
     folder = roads_demo.write_demo(directory / "roads", roads_demo.demo_scenes(count))
     print(f"Drew {count} driving scenes into {folder}, with their {'boxes' if kind == 'detection' else 'masks'}.")
-    if kind == "detection":
+    if kind in BOXED:
         truth = [str(folder / "images"), "--boxes", str(folder / "annotations.json"), "--score", str(SCORE)]
         models = [argument for name in DETECTORS for argument in ("--model", name)]
         night = ["--method", "instruct", "--set", f"instructions={json.dumps([NIGHT])}"]

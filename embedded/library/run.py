@@ -48,14 +48,18 @@ RUNNING = threading.RLock()
 class LibraryKind(NamedTuple):
     """How the caller's data sets and models of a kind are read and tried."""
 
+    name: Kind
     truths: Truths
     prepare: Callable[[object, ImageSet, InProcessOptions], InProcessModel | Upload | Alias]
     try_out: Callable[[InProcessModel, Pixels], None]
 
 
 KINDS: Mapping[Kind, LibraryKind] = {
-    "classification": LibraryKind(LABELS, prepare_model, try_classifier),
-    "detection": LibraryKind(BOXES, prepare_detector, try_detector),
+    kind.name: kind
+    for kind in (
+        LibraryKind("classification", LABELS, prepare_model, try_classifier),
+        LibraryKind("detection", BOXES, prepare_detector, try_detector),
+    )
 }
 
 

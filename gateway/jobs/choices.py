@@ -15,7 +15,7 @@ from gateway.methods.caption import IMAGE_DOMAIN
 from gateway.methods.checks import LABEL, LABEL_BY_RANK, UNCALIBRATED
 from gateway.methods.controlled import ControlledParameters
 from gateway.methods.counterfactual import Thresholds
-from gateway.methods.proposed_values import Proposal
+from gateway.methods.proposed_values import ProposedValues
 from gateway.methods.validity import CheckParameters
 from shared.problems import InvalidInput, validation_sentence
 from shared.profiles.profile import CheckCalibration, Profile, load_profile, shipped_profiles
@@ -38,7 +38,7 @@ class Plan:
     models: list[ModelUnderTestInfo]
     classes: list[str]
     kind: Kind = "classification"
-    proposal: Proposal | None = None
+    proposal: ProposedValues | None = None
 
 
 def plan(spec: JobSpec, profile: Profile, available: Sequence[ModelUnderTestInfo]) -> Plan:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from gateway.jobs.choices import Plan
 from gateway.methods import JobMethod
 from gateway.methods.counterfactual import Factor
-from gateway.methods.proposed_values import Proposal
+from gateway.methods.proposed_values import ProposedValues
 from shared.problems import InvalidInput
 from shared.schemas.designs import MOST_VALUES, ChosenValue, Design, DesignKind, ValueSource
 from shared.schemas.jobs import JobSpec
@@ -36,7 +36,7 @@ def with_design_kind(spec: JobSpec, methods: Sequence[JobMethod], default: Desig
     return spec.model_copy(update={"design": "balanced" if wanted or (default == "balanced" and fits) else "free"})
 
 
-Propose = Callable[[Sequence[Factor]], Proposal]  # values of these factors for the job
+Propose = Callable[[Sequence[Factor]], ProposedValues]  # values of these factors for the job
 
 
 def with_design(plan: Plan, spec: JobSpec, propose: Propose, images: int) -> Plan:
@@ -63,7 +63,7 @@ def with_design(plan: Plan, spec: JobSpec, propose: Propose, images: int) -> Pla
     return replace(plan, methods=methods, proposal=proposal)
 
 
-def _proposal(methods: Sequence[JobMethod], spec: JobSpec, propose: Propose) -> Proposal | None:
+def _proposal(methods: Sequence[JobMethod], spec: JobSpec, propose: Propose) -> ProposedValues | None:
     """The values proposed for the methods that take some and have none."""
     changes = [method.parameters.changes() for method in methods]
     if refusal := next((change.refusal for change in changes if change.refusal), ""):

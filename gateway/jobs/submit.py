@@ -37,7 +37,7 @@ from gateway.jobs.sequences import PlannedImage
 from gateway.jobs.task_description import protected_classes
 from gateway.kinds import KINDS
 from gateway.methods.counterfactual import Background, Factor, TaskDescription
-from gateway.methods.proposed_values import Proposal, propose_values
+from gateway.methods.proposed_values import ProposedValues, propose_values
 from gateway.model_services.image_shelf import ImageShelf
 from gateway.model_services.recorded import RecordedServices
 from gateway.models_under_test import models
@@ -164,7 +164,7 @@ def _propose(
     factors: Sequence[Factor],
     *,
     uploaded: bool,
-) -> Proposal:
+) -> ProposedValues:
     """Values of these factors for the job, from its task and captions of the first images to look at.
 
     The calls of a job are recorded for the first image, so that its repetition makes none; those of a dry run are not.

@@ -25,6 +25,7 @@ from gateway.methods.validity import CheckParameters
 from shared.problems import NotFound
 from shared.schemas.exports import DigitalSource
 from shared.schemas.jobs import MethodChoice
+from shared.schemas.results import Step
 from shared.schemas.reviews import ConfirmingMethod
 
 _SAME_CAPTION = "the source inverted and rendered with the same parameters, caption unchanged"
@@ -44,7 +45,8 @@ class MethodSpec:
     refuses the method. `confirmed_by`: the method whose editor is unrelated to its own, and which therefore tests its
     findings again; `confirming`: how it tests those of others. `listed`: whether users choose it for their jobs.
     `clustered`: whether its changes vary enough to be clustered; other methods repeat a list. `severities`: whether its
-    values end with a severity, which is their dose. `null_arm` says what its null arms are.
+    values end with a severity, which is their dose. `steps` are those of its language model. `null_arm` says what its
+    null arms are.
     """
 
     function: Method
@@ -65,6 +67,7 @@ class MethodSpec:
     listed: bool = True
     clustered: bool = False
     severities: bool = False
+    steps: tuple[Step, ...] = ("new captions",)
 
 
 METHODS: dict[str, MethodSpec] = {
@@ -80,6 +83,7 @@ METHODS: dict[str, MethodSpec] = {
         null_arm="rendered with the same seed and control, caption unchanged",
         confirmed_by="shifts",
         confirming=dillema.CONFIRMING,
+        steps=("keywords", "alternatives", "new captions"),
     ),
     "lance": MethodSpec(
         function=lance.lance,

@@ -47,7 +47,7 @@ PROPOSE = Question(
 )
 
 
-class Proposal(NamedTuple):
+class ProposedValues(NamedTuple):
     """The values in their order, who chose them, and why others were left out, by value."""
 
     values: tuple[ChosenValue, ...]
@@ -63,7 +63,7 @@ def propose_values(
     seed: int,
     declared: Sequence[ChosenValue] = (),
     protect: Sequence[str] = (),
-) -> Proposal:
+) -> ProposedValues:
     """Values of these factors for images with such captions. `declared`: those of the profile.
 
     Raises InvalidInput without a usable value, and what the services raise.
@@ -88,7 +88,7 @@ def propose_values(
             f"{whose} has no usable value for this job ({reasons}); name `values`, such as weather=night, or set "
             "`design` to free"
         )
-    return Proposal(tuple(values.values()), source, left_out)
+    return ProposedValues(tuple(values.values()), source, left_out)
 
 
 def _ask(

@@ -33,7 +33,7 @@ from sqlalchemy.orm import Session
 from gateway.database.sessions import Sessions, database_now, reading
 from gateway.database.table_base import utc_now
 from gateway.database.tables import Job, Repair
-from gateway.kinds import KINDS
+from gateway.kinds import KINDS, of_metric
 from gateway.repairs.figures import figures
 from gateway.settings import Settings
 from shared.media.storage import ObjectMissing, ObjectStore, repair_key
@@ -362,7 +362,7 @@ def _by_class(result: RepairResult) -> list[str]:
         return []
     return [
         "By class:"
-        if result.metric == "accuracy"
+        if of_metric(result.metric).right_or_wrong
         else "The figures above are means over images; IoU of all pixels together:",
         "",
         "| images | class | " + " | ".join(ARMS) + " |",

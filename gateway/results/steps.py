@@ -22,6 +22,7 @@ from sqlalchemy.orm import Session
 from gateway.analysis.certainty import clustered_rate
 from gateway.database.tables import Counterfactual, Job, SourceImage
 from gateway.feedback.reviews import Reviews
+from gateway.methods import METHODS
 from gateway.methods.words import in_captions, names_class
 from shared.schemas.effects import Rate
 from shared.schemas.results import Step, StepFigures
@@ -69,11 +70,9 @@ def _replaced(changes: Sequence[Mapping[str, object]]) -> bool:
 
 
 def _steps(method: str, reached: Step) -> Sequence[Step]:
-    """The steps that a proposal went through. Only DILLEMA asks for keywords and alternatives on their own."""
-    if method != "dillema":
-        return ["new captions"] if reached == "new captions" else []
-    order: Sequence[Step] = ("keywords", "alternatives", "new captions")
-    return order[: order.index(reached) + 1]
+    """The steps that a proposal went through."""
+    order = METHODS[method].steps if method in METHODS else ()
+    return order[: order.index(reached) + 1] if reached in order else ()
 
 
 def _add_caption(

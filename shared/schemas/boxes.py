@@ -11,11 +11,12 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
-from shared.schemas.base import Contract
+from shared.schemas.base import Contract, Kind
 from shared.schemas.evaluation import ModelRequest
 from shared.schemas.masks import Label
 
 MAX_BOXES = 1_000  # of an image
+BOXED: frozenset[Kind] = frozenset({"detection"})  # kinds whose answers are boxes
 MAX_COORDINATE = 1e6  # pixels
 
 Coordinate = Annotated[float, Field(ge=-MAX_COORDINATE, le=MAX_COORDINATE, allow_inf_nan=False)]

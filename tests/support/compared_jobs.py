@@ -8,6 +8,7 @@ import numpy as np
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from gateway.database.columns import StoredSpec
 from gateway.database.tables import (
     LOCAL_OWNER,
     Counterfactual,
@@ -114,6 +115,7 @@ def _add_refused_jobs(gateway: Gateway) -> None:
     _add_job(gateway, "unlabelled", digest, None)
     _add_job(gateway, "adaptive", digest, "bus")
     with gateway.context.sessions.begin() as session:
+        session.get_one(Job, "adaptive").spec = StoredSpec(design="adaptive").model_dump(mode="json")
         session.add(JobRound(job_id="adaptive", number=0, plan=RoundPlan(number=0, places=[])))
 
 

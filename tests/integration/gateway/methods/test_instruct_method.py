@@ -19,7 +19,7 @@ from gateway.jobs.choices import plan
 from gateway.jobs.designs import with_design
 from gateway.methods.counterfactual import MethodCounterfactual
 from gateway.methods.instruct import SHAM_INSTRUCTION, InstructParameters, instruct
-from gateway.methods.proposed_values import Proposal
+from gateway.methods.proposed_values import ProposedValues
 from gateway.worker.replay import replay
 from shared.media.storage import DirectoryStore
 from shared.problems import InvalidInput
@@ -196,7 +196,7 @@ def test_a_region_is_refused_unless_editor_and_masks_allow_it() -> None:
 
 def test_a_balanced_design_chooses_its_values_unless_instructions_are_given() -> None:
     profile = load_profile("tiny")
-    usual = Proposal(profile.defaults.values, "profile", {})
+    usual = ProposedValues(profile.defaults.values, "profile", {})
     for parameters, values in (({}, True), ({"instructions": [NIGHT]}, False)):
         spec = spec_of("balanced", **parameters)
         (method,) = with_design(plan(spec, profile, []), spec, lambda _: usual, 10).methods

@@ -13,7 +13,7 @@ from gateway.jobs import jobs
 from gateway.jobs.choices import Plan
 from gateway.jobs.more_models import add_to_job
 from gateway.jobs.rounds import FIRST_IMAGES, first_images, first_round
-from gateway.methods.proposed_values import Proposal
+from gateway.methods.proposed_values import ProposedValues
 from gateway.model_services.clients import ModelServices
 from gateway.queue import leases
 from gateway.results.rounds import rounds_of
@@ -86,7 +86,7 @@ def test_values_that_the_first_images_do_not_show_give_their_place_to_others(sit
         row = session.get_one(Job, "job")
         row.spec = {"design": "balanced", "chosen_by": "profile"}
         sources = [SourceFile(f"{n}.png", "car", KeptImage("0" * 64, "0" * 64, 8, 8, 1)) for n in range(images)]
-        proposal = Proposal(tuple(ChosenValue.model_validate(value) for value in values), "profile", {})
+        proposal = ProposedValues(tuple(ChosenValue.model_validate(value) for value in values), "profile", {})
         first = first_images(Plan(row.methods, [MODEL], list(row.classes), proposal=proposal), sources, row.seed)
         session.add(JobRound(job_id="job", number=0, plan=first))
     work_until_done(site)

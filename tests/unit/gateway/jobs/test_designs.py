@@ -12,7 +12,7 @@ from gateway.jobs.designs import design_of, renderings, values_of, with_design, 
 from gateway.jobs.sensitivity import GroupedTruth, accepted_share, planned, sensitivity_of
 from gateway.methods import JobMethod
 from gateway.methods.counterfactual import Factor
-from gateway.methods.proposed_values import Proposal
+from gateway.methods.proposed_values import ProposedValues
 from shared.problems import InvalidInput
 from shared.profiles.profile import load_profile, shipped_profiles
 from shared.schemas.jobs import JobSpec, MethodChoice
@@ -21,8 +21,8 @@ IMAGES = 10
 TINY = load_profile("tiny")
 
 
-def of_profile(factors: Sequence[Factor]) -> Proposal:
-    return Proposal(tuple(chosen for chosen in TINY.defaults.values if chosen.factor in factors), "profile", {})
+def of_profile(factors: Sequence[Factor]) -> ProposedValues:
+    return ProposedValues(tuple(chosen for chosen in TINY.defaults.values if chosen.factor in factors), "profile", {})
 
 
 def designed(methods: list[JsonValue], **options: object) -> list[JobMethod]:

@@ -29,7 +29,7 @@ from gateway.jobs.rounds import (
 from gateway.methods import JobMethod
 from gateway.methods.dillema import DillemaParameters
 from gateway.methods.lance import LanceParameters
-from gateway.methods.proposed_values import Proposal
+from gateway.methods.proposed_values import ProposedValues
 from gateway.results.rounds import cells_of_rounds
 from shared.problems import InvalidInput
 from shared.schemas.designs import ChosenValue, PlaceShare, RoundPlan
@@ -144,7 +144,7 @@ def test_a_balanced_job_looks_at_the_first_images_of_large_classes_before_it_goe
     method = JobMethod("dillema", DillemaParameters(values=chosen))
     classes = ["car"] * 30 + ["bus"] * 10
     sources = [SourceFile(f"{n}.png", label, KeptImage("0" * 64, "0" * 64, 8, 8, 1)) for n, label in enumerate(classes)]
-    plan = Plan([method], [MODEL], ["car", "bus"], proposal=Proposal(VALUES, "profile", {}))
+    plan = Plan([method], [MODEL], ["car", "bus"], proposal=ProposedValues(VALUES, "profile", {}))
     assert first_images(Plan([method], [MODEL], ["car", "bus"]), sources, seed=1) is None  # the request's own values
     first = first_images(plan, sources, seed=1)
     assert first is not None

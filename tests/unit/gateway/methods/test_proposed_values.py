@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from gateway.methods.counterfactual import FACTORS, TaskDescription
-from gateway.methods.proposed_values import Proposal, propose_values
+from gateway.methods.proposed_values import ProposedValues, propose_values
 from shared.problems import InvalidInput
 from shared.schemas.designs import ChosenValue
 from shared.schemas.language import GenerateReply, GenerateRequest
@@ -34,7 +34,7 @@ class Writer:
         )
 
 
-def proposed(writer: Writer, declared: Sequence[str] = ()) -> Proposal:
+def proposed(writer: Writer, declared: Sequence[str] = ()) -> ProposedValues:
     own = [ChosenValue.model_validate(value) for value in declared]
     return propose_values(cast(Services, writer), TASK, CAPTIONS, ("weather", "object", "adjective"), 1, own)
 
