@@ -71,7 +71,7 @@ def test_a_population_has_the_pairs_of_a_place_and_all_its_edits(sessions: Sessi
 
 
 def test_an_answer_is_tested_again_with_its_effects_and_images() -> None:
-    effects = {"night": (-0.6, 40), "snow": (-0.12, 200), "fog": (0.0, 200), "rain": (-0.875, 8)}
+    effects = {"night": (-0.6, 40), "snow": (-0.07, 200), "fog": (0.0, 200), "rain": (-0.875, 8)}
     cells = [
         FoundCell(
             model="one",

@@ -255,7 +255,7 @@ def test_doses_of_a_calibrated_job_are_judged_at_the_thresholds_of_its_arms(gate
     spec = {"task": "name it", "models": [], "methods": [{"name": "dillema"}], "calibration": "tinyworld"}
     profile = gateway.context.profile
     (calibrated,) = plan(JobSpec.model_validate(spec), profile, []).methods
-    assert list(calibrated.thresholds) == ["validity"]
+    assert list(calibrated.thresholds) == ["label", "validity"]
     with gateway.context.sessions.begin() as session:
         session.get_one(Job, "drawn").methods = [calibrated]
     reply = gateway.client.post("/jobs/drawn/doses", json={})
