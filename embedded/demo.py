@@ -96,7 +96,7 @@ def run_demo(directory: Path, per_class: int, classes: Sequence[str] = CLASSES, 
 def run_roads_demo(directory: Path, count: int, kind: Kind = "segmentation") -> JobResults:
     """The same on driving scenes: for segmenters, with masks, or for detectors, with boxes."""
     folder = roads_demo.write_demo(directory / "roads", roads_demo.demo_scenes(count))
-    print(f"Drew {count} driving scenes into {folder}, with their {'boxes' if kind == 'detection' else 'masks'}.")
+    print(f"Drew {count} driving scenes into {folder}, with their {'boxes' if kind in BOXED else 'masks'}.")
     if kind in BOXED:
         truth = [str(folder / "images"), "--boxes", str(folder / "annotations.json"), "--score", str(SCORE)]
         models = [argument for name in DETECTORS for argument in ("--model", name)]
