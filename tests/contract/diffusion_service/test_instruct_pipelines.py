@@ -248,6 +248,7 @@ def test_a_lora_and_options_of_the_scheduler_change_the_edit(folder: Path, name:
         pipelines.load_pipeline(unknown, "cpu")
 
 
+@pytest.mark.slow
 def test_a_transformer_of_a_gguf_file_edits_nearly_as_the_pipelines_own(folder: Path) -> None:
     name: PipelineName = "QwenImageEditPlusPipeline"
     plain = profile_of(folder, name)

@@ -92,6 +92,7 @@ def test_a_refusal_is_stored_and_the_report_repeats_it(site: Site) -> None:
     assert refused.standing == "unsound"
 
 
+@pytest.mark.slow
 def test_a_model_that_gets_blue_for_red_is_told_so(site: Site) -> None:
     """It was right on 82 % instead of 98 %, and nothing said why."""
     site.add_job(images=IMAGES, models=("m1",))
