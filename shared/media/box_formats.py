@@ -16,7 +16,6 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import yaml
 from pydantic import ValidationError
 
 from shared.media.manifests import Manifest, ManifestRow, clean_name, decode_text, match_rows
@@ -278,6 +277,8 @@ def _class_names(files: Mapping[str, bytes]) -> list[str]:
 
 
 def _yaml_names(data: bytes, name: str) -> list[str] | None:
+    import yaml  # the client, which looks at names of files only, lacks it
+
     try:
         value = yaml.safe_load(decode_text(data, repr(name)))
     except (yaml.YAMLError, RecursionError) as error:
@@ -321,6 +322,8 @@ def yolo_lines(image: BoxedImage, classes: Sequence[str]) -> bytes:
 
 def yolo_settings(classes: Sequence[str], train: Sequence[str], val: Sequence[str]) -> bytes:
     """data.yaml, with the folders of images to train on and to validate with."""
+    import yaml  # as above
+
     folders = {name: part[0] if len(part) == 1 else [*part] for name, part in (("train", train), ("val", val))}
     settings = {"path": ".", **folders, "names": dict(enumerate(classes))}
     return str(yaml.safe_dump(settings, allow_unicode=True, sort_keys=False)).encode()
