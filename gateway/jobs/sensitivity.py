@@ -152,14 +152,15 @@ def _of_groups(conditions: Conditions, sizes: Sequence[int]) -> Conditions:
 
 
 def _assumption(conditions: Conditions, family: int, unit: Unit) -> str:
-    basis = "Assumed"
     together = "The images of a group count as one. " if unit == "group" else ""
+    gets, measured = f"an accepted counterfactual of the change; {unit}s without one do not count", ""
     if conditions.basis:
-        basis = f"{conditions.basis}, {100 * conditions.acceptance:.0f} % of the edits are accepted; assumed"
+        gets = "the change"
+        measured = f"{conditions.basis}, {100 * conditions.acceptance:.0f} % of the edits are accepted. "
+    right = 100 * conditions.accuracy
     return (
-        f"Power is {100 * POWER:.0f} %, if every {unit} of the class gets an accepted counterfactual of the change; "
-        f"{unit}s without one do not count. {together}{basis}: {family} "
-        f"cells are tested together, and the model is right on {100 * conditions.accuracy:.0f} % of the null arms."
+        f"Power is {100 * POWER:.0f} %, if every {unit} of the class gets {gets}. {together}{measured}Assumed: "
+        f"{family} cells are tested together, and the model is right on {right:.0f} % of the null arms."
     )
 
 
