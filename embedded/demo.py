@@ -152,11 +152,20 @@ def draw_finding(client: Client, job: str, path: Path) -> Path | None:
         cell = effect.cell
         where = {"model": results.model, "class": cell.label, "factor": cell.factor, "value": cell.value}
         views = client.counterfactuals(job, {**where, "verdict": "accepted", "flipped": "true"})
-        view = next((view for view in views if view.image and view.null_image), None)
+        view = next((view for view in views if _shows(view, results.model, cell.label)), None)
         if view is not None:
             _draw(client, view, results, effect).save(path)
             return path
     return None
+
+
+def _shows(view: CounterfactualView, model: str, label: str) -> bool:
+    """Whether a model does worse on the counterfactual than on its null arm, in the class of a finding."""
+    opinion = next(candidate for candidate in view.predictions if candidate.model == model)
+    null, image = opinion.null_arm, opinion.counterfactual
+    if not (view.image and view.null_image and null and image):
+        return False
+    return image.scores.get(label, 0.0) < null.scores.get(label, 0.0)
 
 
 def _draw(client: Client, view: CounterfactualView, results: ModelResults, effect: CellEffect) -> Image.Image:

@@ -183,7 +183,7 @@ def effect_sentence(
     `correct`: per-source differences. `instead`: what the model says. Example: "`bus` at night is not recognised: 14 of
     14 lost, all called `truck`. At least 45 points are lost, 95 % sure."
     """
-    name, words = class_in_words(effect.cell, "`"), SCORE_WORDS[metric]
+    name, words = class_in_words(effect.cell, "`", metric), SCORE_WORDS[metric]
     worse, better = words.verbs(relation)
     verb = {
         "weakness": worse,

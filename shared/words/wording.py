@@ -103,9 +103,10 @@ def nothing_compared(results: JobResults) -> str:
     return f"Nothing was compared. {' '.join(dict.fromkeys(reasons))}" if reasons and all(reasons) else ""
 
 
-def class_in_words(cell: Cell, mark: str = "") -> str:
+def class_in_words(cell: Cell, mark: str = "", metric: Metric = "accuracy") -> str:
     """The class of a cell between marks such as "`"; words where it stands for all classes."""
-    return {"": "all classes", ALL_CLASSES: "the whole image"}.get(cell.label, f"{mark}{cell.label}{mark}")
+    whole = "an object of any class" if metric == "recall" else "the whole image"
+    return {"": "all classes", ALL_CLASSES: whole}.get(cell.label, f"{mark}{cell.label}{mark}")
 
 
 def factor_in_words(factor: str, value: str) -> str:
@@ -129,7 +130,7 @@ def open_effect_sentence(effect: CellEffect, metric: Metric = "accuracy") -> str
     of a suspected weakness "…, not surely beyond 5 points; about …".
     """
     unit = SCORE_WORDS[metric].unit
-    change = f"{class_in_words(effect.cell, '`')} {change_in_words(effect.cell)}"
+    change = f"{class_in_words(effect.cell, '`', metric)} {change_in_words(effect.cell)}"
     sentence = f"{change}: {points(effect.delta_accuracy)} {unit} on {effect.sources} {_images(effect.sources)}"
     if effect.interval is not None:
         sentence += f", 95 % interval {interval(effect.interval)}"
