@@ -239,12 +239,12 @@ def with_repeats(
 def _instead(rows: ModelRows, effects: Sequence[CellEffect]) -> dict[Cell, str]:
     """What the model calls the lost images of each weakness."""
     names = rows.own.classes
-    said = {
+    called_instead = {
         effect.cell: [names[number] for number in rows.scores.said_instead(rows.scores.cells[effect.cell])]
         for effect in effects
         if effect.standing == "weakness"
     }
-    return {cell: instead_in_words(classes) for cell, classes in said.items()}
+    return {cell: instead_in_words(classes) for cell, classes in called_instead.items()}
 
 
 def at_threshold(figures: ModelResults, rows: JobRows, rounds: Sequence[RoundPlan], threshold: float) -> ModelResults:

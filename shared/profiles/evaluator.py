@@ -95,8 +95,8 @@ class ModelEndpoint(Section):
             settings = self.preprocessing.model_dump_json() + (self.output or "")
             revision += f" {derive_digest(settings).hex()[:12]}"
         if self.protocol == "openai":
-            asked = derive_digest(self.model, self.question, str(self.temperature), self.seed, self.max_tokens)
-            revision += f" {asked.hex()[:12]}"
+            question_digest = derive_digest(self.model, self.question, str(self.temperature), self.seed, self.max_tokens)
+            revision += f" {question_digest.hex()[:12]}"
         return WeightsInfo(role=role, id=self.url, revision=revision, dtype="server", licence=self.licence)
 
 
