@@ -95,7 +95,9 @@ class ModelEndpoint(Section):
             settings = self.preprocessing.model_dump_json() + (self.output or "")
             revision += f" {derive_digest(settings).hex()[:12]}"
         if self.protocol == "openai":
-            question_digest = derive_digest(self.model, self.question, str(self.temperature), self.seed, self.max_tokens)
+            question_digest = derive_digest(
+                self.model, self.question, str(self.temperature), self.seed, self.max_tokens
+            )
             revision += f" {question_digest.hex()[:12]}"
         return WeightsInfo(role=role, id=self.url, revision=revision, dtype="server", licence=self.licence)
 
