@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import fields
-from itertools import repeat
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -66,7 +65,8 @@ class ClassAnswer(NamedTuple):
 
 
 def _answers(reply: PredictReply, classes: Sequence[str]) -> Iterator[ClassAnswer]:
-    for values, place in zip(reply.probabilities, reply.places or repeat(None), strict=False):
+    places = [None] * len(reply.probabilities) if reply.places is None else reply.places
+    for values, place in zip(reply.probabilities, places, strict=True):
         if isinstance(values, str):
             yield ClassAnswer({}, values)
         else:
