@@ -43,7 +43,7 @@ from shared.schemas.base import JsonObject
 from shared.schemas.effects import Rate
 from shared.schemas.evaluation import PredictReply, Unanswered
 from shared.schemas.metrics import ClassConfusion, ConfusionPairs, OriginalsCheck
-from shared.schemas.results import Relation
+from shared.schemas.results import ModelResults, Relation
 from shared.seeds import derive_seed
 from shared.service.endpoints import Services
 
@@ -420,7 +420,7 @@ def _figures(rows: KindRows, of: Measurement) -> Fields:
     }
 
 
-def _at_confidence(rows: KindRows, threshold: float) -> tuple[Scores, Fields]:
+def _at_confidence(rows: KindRows, threshold: float, reported: ModelResults) -> tuple[Scores, Fields]:
     assert isinstance(rows.scores, Outcomes)
     outcomes = at_confidence(rows.scores, threshold)
     return outcomes, {"confusion": class_confusion(rows, outcomes, has_none=True), "metrics": None, "variance": None}
