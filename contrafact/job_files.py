@@ -69,8 +69,8 @@ def spec_of(
         spec["calibration"] = calibration
     if group_by != "image":
         spec["group_by"] = group_by
-    given = {"design": design, "values": list(values) or None, "budget": budget}
-    spec |= {name: value for name, value in given.items() if value is not None}
+    options = {"design": design, "values": list(values) or None, "budget": budget}
+    spec |= {name: value for name, value in options.items() if value is not None}
     if outside_domain:
         spec["outside_domain"] = True
     if protected_characteristics != "refuse":

@@ -82,9 +82,12 @@ def boxes_of(files: Mapping[str, bytes], names: Sequence[str]) -> tuple[list[Box
     return [by_stem.get(_stem(name)) for name in names], read
 
 
-def have_boxes(files: Mapping[str, bytes], names: Sequence[str]) -> bool:
-    """Whether any of the files seems to have boxes of images of these names. Raises Malformed for JSON that is none."""
-    return any(_formats(files, names).values())
+def have_boxes(files: Mapping[str, Callable[[], bytes]], names: Sequence[str]) -> bool:
+    """Whether any of the files seems to have boxes of images of these names. Raises Malformed for JSON that is none.
+
+    `files`: by name what reads the file. Only JSON is read: the other formats are told by names.
+    """
+    return any(_formats({name: read() if _is_json(name) else b"" for name, read in files.items()}, names).values())
 
 
 def _formats(files: Mapping[str, bytes], names: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -120,9 +123,13 @@ def _base(name: str) -> str:
     return name.rpartition("/")[2].lower()
 
 
+def _is_json(name: str) -> bool:
+    return name.lower().endswith(".json")
+
+
 def _json_files(files: Mapping[str, bytes]) -> Iterator[tuple[str, Any]]:
     for name, data in files.items():
-        if name.lower().endswith(".json"):
+        if _is_json(name):
             try:
                 yield name, json.loads(data)
             except (ValueError, RecursionError) as error:
