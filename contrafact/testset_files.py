@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shared.characters import visible
-from shared.media.archives import is_archive
+from shared.media.archives import is_archive_file
 from shared.media.box_formats import has_class_names, have_boxes, is_box_file
 from shared.media.manifests import ManifestRow, shared_folder
 from shared.media.testsets import (
@@ -165,7 +165,7 @@ def _take(found: LocalSet, name: str, path: Path) -> None:
             test_set.take_aside(name, part, path.read_bytes())
             found.aside.append((name, path))
         else:
-            archive = path.is_file() and _is_archive(path) and not is_spreadsheet(name)
+            archive = is_archive_file(path) and not is_spreadsheet(name)
             test_set.left_out[name] = ARCHIVE if archive else why_no_image(name)
     except FileNotFoundError:
         test_set.left_out[name] = NO_TARGET
@@ -188,11 +188,6 @@ def _is_image(path: Path) -> bool:
         return _part(path.name, path) == "image"
     except OSError:
         return False
-
-
-def _is_archive(path: Path) -> bool:
-    with path.open("rb") as file:
-        return is_archive(file)
 
 
 def _common_folder(files: Sequence[Path]) -> str:
