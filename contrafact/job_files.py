@@ -19,7 +19,7 @@ from rich.console import Console
 from contrafact.client import Client
 from contrafact.progress_display import show_progress, show_upload
 from contrafact.testset_files import LocalSet, NamedPath, gather
-from shared.media.archives import is_archive
+from shared.media.archives import is_archive_file
 from shared.media.class_names import read_label_map
 from shared.media.testsets import UNWANTED, distinct, images_to_look_at
 from shared.problems import InvalidInput, Problem, TooLarge
@@ -69,8 +69,8 @@ def spec_of(
         spec["calibration"] = calibration
     if group_by != "image":
         spec["group_by"] = group_by
-    given = {"design": design, "values": list(values) or None, "budget": budget}
-    spec |= {name: value for name, value in given.items() if value is not None}
+    options = {"design": design, "values": list(values) or None, "budget": budget}
+    spec |= {name: value for name, value in options.items() if value is not None}
     if outside_domain:
         spec["outside_domain"] = True
     if protected_characteristics != "refuse":
@@ -239,10 +239,7 @@ def _pack(files: Sequence[NamedPath]) -> Iterator[Path]:
 
 def is_one_archive(paths: Sequence[Path]) -> bool:
     """Whether the paths are one archive."""
-    if len(paths) != 1 or not paths[0].is_file():
-        return False
-    with paths[0].open("rb") as file:
-        return is_archive(file)
+    return len(paths) == 1 and is_archive_file(paths[0])
 
 
 def _request(

@@ -158,25 +158,12 @@ def submit(
         views = [] if models == [] else _models(client)
         classes = {name for view in views for name in view.classes}
         chosen = [view for view in views if (view.name in models if models else view.default)]
+        of_detectors = not no_labels and _are_detectors(chosen)
         spec = spec_of(
-            task,
-            methods,
-            models,
-            label_map or [],
-            seed,
-            no_labels,
-            calibration,
-            masks,
-            group_by,
-            reference_model or (),
-            design,
-            value or (),
-            budget,
-            object_masks,
-            outside_domain,
-            protected_characteristics,
-            _boxes(images, labels, boxes, score or (), detect=_detect(chosen) and not no_labels),
-        )
+            task, methods, models, label_map or [], seed, no_labels, calibration, masks, group_by,
+            reference_model or (), design, value or (), budget, object_masks, outside_domain, protected_characteristics,
+            _boxes(images, labels, boxes or (), score or (), of_detectors=of_detectors),
+        )  # fmt: skip
         if dry_run:
             plan = plan_job(client, spec, images, labels, classes, messages, boxes or ())
             print_output(plan.model_dump_json() if as_json else plan_text.plan(plan))
@@ -186,23 +173,25 @@ def submit(
 
 
 def _boxes(
-    images: Sequence[Path], labels: Path | None, boxes: Sequence[Path] | None, score: Sequence[str], *, detect: bool
+    images: Sequence[Path], labels: Path | None, boxes: Sequence[Path], score: Sequence[str], *, of_detectors: bool
 ) -> BoxSpec | None:
     """How boxes are counted, if they are the ground truth: they are named, or lie beside the images of detectors."""
-    named = bool(boxes)
-    if detect and not named and is_one_archive(images):
+    has_boxes = bool(boxes)
+    if of_detectors and not has_boxes and is_one_archive(images):
         messages.print(f"{images[0]} is not searched for boxes; --boxes {images[0]} uses those in it", soft_wrap=True)
-    elif detect and not named:
-        named = gather(images).has_boxes(labels)
-    if score and not named:
+    elif of_detectors and not has_boxes:
+        has_boxes = gather(images).has_boxes(labels)
+    if score and not has_boxes:
         raise ValueError("--score counts boxes, and there are none; give --boxes FILE_OR_FOLDER")
+    if not has_boxes:
+        return None
     by_class = dict(parse_pair(text) for text in score if "=" in text)
-    overall = [text for text in score if "=" not in text][-1:]
-    given = {"score": overall[0]} if overall else {}
-    return BoxSpec.model_validate({**given, **({"scores": by_class} if by_class else {})}) if named else None
+    overall = [text for text in score if "=" not in text]
+    options = {"score": overall[-1] if overall else None, "scores": by_class or None}
+    return BoxSpec.model_validate({name: option for name, option in options.items() if option is not None})
 
 
-def _detect(models: Sequence[ModelView]) -> bool:
+def _are_detectors(models: Sequence[ModelView]) -> bool:
     return bool(models) and all(view.kind in BOXED for view in models)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shared.characters import visible
-from shared.media.archives import is_archive
+from shared.media.archives import is_archive_file
 from shared.media.box_formats import has_class_names, have_boxes, is_box_file
 from shared.media.manifests import ManifestRow, shared_folder
 from shared.media.testsets import (
@@ -52,7 +52,7 @@ class LocalSet:
         manifests = [path for name, path in self.aside if is_manifest(name)] if labels is None else [labels]
         if any(b'"boxes"' in path.read_bytes() for path in manifests):
             return True
-        files = {name: path.read_bytes() for name, path in self.beside}
+        files = {name: path.read_bytes for name, path in self.beside}
         return have_boxes(files, [name for name, _ in self.images])
 
     def take_boxes(self, paths: Sequence[Path]) -> None:
@@ -61,20 +61,19 @@ class LocalSet:
         Files of a folder are named as if they were beside the images. Raises ValueError if there are none.
         """
         root = shared_folder([name for name, _ in self.images])
-        given = []
+        chosen: list[NamedPath] = []
         for path in paths:
+            folder = path if path.is_dir() else path.parent
             files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
-            given += [
-                (f"{root}{_below(str(path) if path.is_dir() else str(path.parent), file)}", file) for file in files
-            ]
-        given = [(name, path) for name, path in given if is_box_file(name) and not is_hidden(name)]
-        if not given:
+            chosen += [(f"{root}{_below(str(folder), file)}", file) for file in files]
+        chosen = [(name, path) for name, path in chosen if is_box_file(name) and not is_hidden(name)]
+        if not chosen:
             raise ValueError(
                 f"there are no boxes in {', '.join(map(str, paths))}; give COCO JSON, YOLO's label files and "
                 "data.yaml, or Pascal VOC XML, and a manifest with boxes as --labels"
             )
-        names = [file for file in self.beside if has_class_names(file[0])]
-        self.beside[:] = [*names, *given]
+        class_names = [file for file in self.beside if has_class_names(file[0])]
+        self.beside[:] = [*class_names, *chosen]
         self.aside[:] = [(name, path) for name, path in self.aside if not is_box_file(name)]
 
     def label(self, labels: Path | None, known_classes: Collection[str]) -> list[ManifestRow]:
@@ -166,7 +165,7 @@ def _take(found: LocalSet, name: str, path: Path) -> None:
             test_set.take_aside(name, part, path.read_bytes())
             found.aside.append((name, path))
         else:
-            archive = path.is_file() and _is_archive(path) and not is_spreadsheet(name)
+            archive = is_archive_file(path) and not is_spreadsheet(name)
             test_set.left_out[name] = ARCHIVE if archive else why_no_image(name)
     except FileNotFoundError:
         test_set.left_out[name] = NO_TARGET
@@ -189,11 +188,6 @@ def _is_image(path: Path) -> bool:
         return _part(path.name, path) == "image"
     except OSError:
         return False
-
-
-def _is_archive(path: Path) -> bool:
-    with path.open("rb") as file:
-        return is_archive(file)
 
 
 def _common_folder(files: Sequence[Path]) -> str:

@@ -25,7 +25,7 @@ from gateway.context import intake_limits
 from gateway.intake.intake import take_in
 from gateway.intake.sources import NamedFile
 from gateway.settings import Settings
-from shared.media.archives import is_archive
+from shared.media.archives import is_archive_file
 from shared.media.storage import DirectoryStore, image_key
 from shared.media.testsets import TestSet
 from shared.schemas.boxes import TrueBox
@@ -157,14 +157,6 @@ def _files(paths: Sequence[Path], known_classes: Collection[str], labels: Path |
         return LabelledImage(path, rows[position].label, name, rows[position].group)
 
     return ImageSet(len(local.images), read, test_set=local.test_set)
-
-
-def is_archive_file(path: Path) -> bool:
-    """Whether a path is an archive."""
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        return is_archive(file)
 
 
 def archive_set(path: Path, known_classes: Collection[str], labels: Path | None, *, boxes: bool = False) -> ImageSet:

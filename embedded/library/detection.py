@@ -41,7 +41,6 @@ from embedded.library.datasets import (
     described,
     find_image_column,
     index_names,
-    is_archive_file,
     is_maite,
     position_name,
 )
@@ -52,6 +51,7 @@ from evaluator_service.models_under_test.kinds.detection import DETECTION, named
 from evaluator_service.models_under_test.outputs import NamedOutputs
 from gateway.context import intake_limits
 from gateway.settings import Settings
+from shared.media.archives import is_archive_file
 from shared.media.box_formats import BoxedImage, on_image
 from shared.media.images import Pixels, working_size
 from shared.media.testsets import TestSet

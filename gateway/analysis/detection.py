@@ -26,6 +26,7 @@ MATCHED, TOLERATED, DUPLICATE, HALLUCINATION = range(
 )  # of a predicted box: an object's, or in an ignored one, or extra
 MOST_OF_CLASS = 100  # boxes of a class and image that average precision looks at: COCO's
 RESAMPLES = 200
+STEPS = np.round(np.arange(0.05, 1.0, 0.05), 2)  # scores of which the best is named
 LEAST_RESAMPLED = 12  # source images, or groups, of a bootstrap
 _BEYOND = 2e10  # an area outside of all of COCO's ranges: what has it is ignored, but matched by IoU
 
@@ -58,12 +59,34 @@ class MatchedObjects(NamedTuple):
     by: Integers
     fate: Integers
 
+    @property
+    def share_found(self) -> float:
+        """The share of the objects that count, at least one, that are found."""
+        return float((self.outcome == FOUND).sum() / (self.outcome != IGNORED).sum())
+
 
 class BoxedPair(NamedTuple):
     """An image with its objects and a detector's boxes, all of them and not those above a threshold alone."""
 
     objects: Objects
     predicted: Predicted
+
+
+class Limits(NamedTuple):
+    """What counts: the least IoU, and the least score by number of the class."""
+
+    iou: float
+    score: Floats
+
+    def are_confident(self, predicted: Predicted) -> NDArray[np.bool_]:
+        """Whether each box counts."""
+        return np.asarray(predicted.score >= self.score[predicted.label])
+
+    def match(self, image: BoxedPair) -> MatchedObjects:
+        """What becomes of the objects and of the confident boxes of an image."""
+        objects, predicted = image
+        confident = self.are_confident(predicted)
+        return match(objects, Predicted(*(column[confident] for column in predicted)), self.iou)
 
 
 def overlaps(boxes: Floats, others: Floats) -> Floats:
@@ -131,6 +154,34 @@ def _inside_ignored(objects: Objects, predicted: Predicted, met: Floats, iou: fl
     crowd, difficult = objects.ignore == CROWD, objects.ignore == DIFFICULT
     lies_in = shares_inside(predicted.boxes, objects.boxes) if crowd.any() else met
     return np.asarray((crowd & (lies_in >= iou)) | (difficult & (met >= iou)))
+
+
+def losing(matched: Sequence[MatchedObjects], before: Integers, after: Integers) -> NDArray[np.bool_]:
+    """Whether an object that is found on the one image is not found on the other, by pairs of places."""
+    pairs = zip(before.tolist(), after.tolist(), strict=True)
+    lost = [((matched[one].outcome == FOUND) & (matched[other].outcome != FOUND)).any() for one, other in pairs]
+    return np.array(lost, bool)
+
+
+def best_scores(images: Sequence[BoxedPair], classes: int, iou: float) -> list[float | None]:
+    """By class the score from which on its boxes have the highest F1; of equals, the middle one. None without a hit."""
+    f1 = np.zeros((len(STEPS), classes))
+    for step, least in enumerate(STEPS):
+        limits = Limits(iou, np.full(classes, least))
+        found, errors = np.zeros(classes), np.zeros(classes)
+        for image in images:
+            outcome, _, fate = limits.match(image)
+            hits = np.bincount(image.objects.label[outcome == FOUND], minlength=classes)
+            objects = np.bincount(image.objects.label[image.objects.ignore == COUNTED], minlength=classes)
+            boxes = image.predicted.label[limits.are_confident(image.predicted)][fate != TOLERATED]
+            found += hits
+            errors += objects + np.bincount(boxes, minlength=classes) - 2 * hits
+        f1[step] = np.divide(2 * found, 2 * found + errors, out=np.zeros(classes), where=found > 0)
+    best: list[float | None] = []
+    for of_class in f1.T:
+        equal = np.flatnonzero(of_class == of_class.max())
+        best.append(float(STEPS[equal[(len(equal) - 1) // 2]]) if of_class.max() > 0 else None)
+    return best
 
 
 def sizes(area: Floats) -> Integers:

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import fields
-from itertools import repeat
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -44,7 +43,7 @@ from shared.schemas.base import JsonObject
 from shared.schemas.effects import Rate
 from shared.schemas.evaluation import PredictReply, Unanswered
 from shared.schemas.metrics import ClassConfusion, ConfusionPairs, OriginalsCheck
-from shared.schemas.results import Relation
+from shared.schemas.results import ModelResults, Relation
 from shared.seeds import derive_seed
 from shared.service.endpoints import Services
 
@@ -66,7 +65,8 @@ class ClassAnswer(NamedTuple):
 
 
 def _answers(reply: PredictReply, classes: Sequence[str]) -> Iterator[ClassAnswer]:
-    for values, place in zip(reply.probabilities, reply.places or repeat(None), strict=False):
+    places = [None] * len(reply.probabilities) if reply.places is None else reply.places
+    for values, place in zip(reply.probabilities, places, strict=True):
         if isinstance(values, str):
             yield ClassAnswer({}, values)
         else:
@@ -420,7 +420,7 @@ def _figures(rows: KindRows, of: Measurement) -> Fields:
     }
 
 
-def _at_confidence(rows: KindRows, threshold: float) -> tuple[Scores, Fields]:
+def _at_confidence(rows: KindRows, threshold: float, reported: ModelResults) -> tuple[Scores, Fields]:
     assert isinstance(rows.scores, Outcomes)
     outcomes = at_confidence(rows.scores, threshold)
     return outcomes, {"confusion": class_confusion(rows, outcomes, has_none=True), "metrics": None, "variance": None}

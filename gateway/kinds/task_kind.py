@@ -18,7 +18,7 @@ from gateway.methods.counterfactual import MethodImage
 from shared.schemas.base import JsonObject, Kind
 from shared.schemas.effects import Metric
 from shared.schemas.jobs import JobSpec
-from shared.schemas.results import Relation
+from shared.schemas.results import ModelResults, Relation
 from shared.service.endpoints import Endpoint
 
 TOP = 5  # classes that a prediction keeps
@@ -103,7 +103,8 @@ class TaskKind(Generic[Answer, Truth]):
 
     `detail` and `originals` collect rows of predictions, given the classes of the job; the latter judges a model
     (relation, seed). `figures`: the fields of `ModelResults` that the kind alone has. `at_confidence`: the scores, and
-    these fields, if predictions below a confidence (0 … 1) count as none; None where predictions have none.
+    these fields, if predictions below a confidence (0 … 1) count as none, given the results without it; None where
+    predictions have none.
     `nearby`: the scores at limits of confidence beside the job's, by their names; findings are repeated with them.
     `configured`: the kind as a spec changes it; None where it does not.
     """
@@ -128,7 +129,7 @@ class TaskKind(Generic[Answer, Truth]):
     detail: Callable[[Sequence[str]], Detail]
     originals: Callable[[Sequence[str], Relation, int], OriginalsJudge]
     figures: Callable[[KindRows, Measurement], Fields]
-    at_confidence: Callable[[KindRows, float], tuple[Scores, Fields]] | None = None
+    at_confidence: Callable[[KindRows, float, ModelResults], tuple[Scores, Fields]] | None = None
     nearby: Callable[[KindRows], Mapping[str, Scores]] | None = None
     most_classes: int | None = None
     on_power: str = ""

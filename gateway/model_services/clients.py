@@ -23,6 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
+from itertools import chain
 from typing import Any, TypeVar
 
 import anyio
@@ -352,11 +353,9 @@ def join(endpoint: Endpoint[Request, Reply], replies: Sequence[Reply]) -> Reply:
     """The reply to the whole request, joined from the replies to its parts."""
     if len(replies) == 1:
         return replies[0]
-    return replies[0].model_copy(
-        update={
-            name: [entry for reply in replies for entry in getattr(reply, name)] for name in endpoint.per_image.split()
-        }
-    )
+    lists = {name: [getattr(reply, name) for reply in replies] for name in endpoint.per_image}
+    joined = {name: [*chain(*each)] for name, each in lists.items() if None not in each}  # None: no such list
+    return replies[0].model_copy(update=joined)
 
 
 def image_bytes(message: object) -> int:

@@ -47,6 +47,7 @@ from shared.words.wording import (
 )
 
 _TOKENS = re.compile(r"\w+(?:['’-]\w+)*|\s+|[^\w\s]")
+_FIRST_SENTENCE = re.compile(r"((?:`[^`]*`|[^`])*?)\. (.*)", re.DOTALL)
 
 
 def marked_caption(caption: str, new_caption: str) -> Markup:
@@ -164,6 +165,12 @@ def date_and_time(time: datetime) -> str:
     return f"{time.day} {time:%b %Y, %H:%M} UTC"
 
 
+def headline(text: str) -> tuple[str, str]:
+    """The first sentence of a text, and the rest. A full stop between backticks ends none: "`St. Bernard` at …"."""
+    parts = _FIRST_SENTENCE.match(text)
+    return (text, "") if parts is None else (parts[1], parts[2])
+
+
 def with_code(sentence: str) -> Markup:
     """A sentence whose text between backticks is set as code."""
     parts = str(escape(sentence)).split("`")
@@ -219,6 +226,7 @@ FILTERS = {
     "null_arm": null_arm,
     "change_name": change_name,
     "sentence_case": sentence_case,
+    "headline": headline,
     "with_code": with_code,
     "date_and_time": date_and_time,
 }

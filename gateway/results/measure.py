@@ -209,7 +209,9 @@ def _model_results(
     colours = [f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in class_colours(job.classes, rename_masks(job))]
     measurement = Measurement(method, cost, colours, seed, all_rows.relation == "labelled")
     results = results.model_copy(update=kind.figures(rows.own, measurement))
-    return results if kind.nearby is None else with_repeats(results, kind.nearby(rows.own), rounds, seed)
+    if kind.nearby is None or not results.findings:
+        return results
+    return with_repeats(results, kind.nearby(rows.own), rounds, seed)
 
 
 def with_repeats(
@@ -255,7 +257,7 @@ def at_threshold(figures: ModelResults, rows: JobRows, rounds: Sequence[RoundPla
     at_confidence = KINDS[rows.job.kind].at_confidence
     if at_confidence is None:
         return figures
-    scores, own = at_confidence(rows.models[figures.model, figures.method].own, threshold)
+    scores, own = at_confidence(rows.models[figures.model, figures.method].own, threshold, figures)
     cells = cells_of_rounds(counted_cells(scores.cells, partial(differences, scores)), rounds)
     seed = derive_seed(rows.job.seed, "confidence", figures.method, figures.model)
     return figures.model_copy(update={"cells": describe(cells, seed), **own})

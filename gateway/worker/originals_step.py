@@ -7,7 +7,8 @@ at exchanged channels, are stored with the job, and the report repeats them (`ga
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -169,18 +170,28 @@ def _check(
             object_mask=None,
             models=models,
         )
-        with _ImageFaults():
+        with _image_faults():
             for row in predict_original(of_image, services, shelf, link):
                 judge.add(image.group, _row(row))
                 scored += [(of_image, _mean(row["scores"]))] if row["scores"] else []
+    return judge.check(), _channel_hint(scored, services, shelf, link)
+
+
+def _channel_hint(
+    scored: Sequence[tuple[ImageWork, float]],
+    services: RecordedServices,
+    shelf: ImageShelf,
+    link: Callable[[str], str],
+) -> str:
+    """What to say of a model that is better with red and blue exchanged; "" of others, and of few or good scores."""
     if len(scored) < LEAST_SOURCES or sum(score for _, score in scored) >= CHANNELS_BELOW * len(scored):
-        return judge.check(), ""
+        return ""
     pairs: list[tuple[float, float]] = []
     for of_image, score in scored:
-        with _ImageFaults():
+        with _image_faults():
             pairs.append((score, _exchanged_score(of_image, services, shelf, link)))
     before, after = np.array(pairs, np.float64).reshape(-1, 2).T
-    return judge.check(), channel_hint(before, after) if is_better(before, after) else ""
+    return channel_hint(before, after) if is_better(before, after) else ""
 
 
 def _exchanged_score(
@@ -198,15 +209,16 @@ def _mean(scores: Mapping[str, float]) -> float:
     return sum(scores.values()) / len(scores)
 
 
-class _ImageFaults:
-    """Passes over an original that the model refuses, or whose map has another size: it fails later, alone."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, fault: BaseException | None, traceback: object) -> bool:
-        if isinstance(fault, Problem):
-            return not (isinstance(fault, BrokenOff) or is_passing(fault))
-        return isinstance(fault, ObjectMissing | ValueError)
+@contextmanager
+def _image_faults() -> Iterator[None]:
+    """Pass over an original that the model refuses, or whose map has another size: it fails later, alone."""
+    try:
+        yield
+    except Problem as fault:
+        if isinstance(fault, BrokenOff) or is_passing(fault):
+            raise
+    except (ObjectMissing, ValueError):  # ValueError: a map of another size
+        return
 
 
 def _row(row: PredictionColumns) -> PredictionRow:

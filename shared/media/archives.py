@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tarfile
+from pathlib import Path
 from typing import IO
 
 
@@ -10,6 +11,14 @@ def is_archive(file: IO[bytes]) -> bool:
     """Whether the file begins like a zip, a gzip or a tar. Leaves the file at its beginning."""
     head = beginning(file)
     return head.startswith((b"PK\x03\x04", b"PK\x05\x06", b"\x1f\x8b")) or is_tar(head)
+
+
+def is_archive_file(path: Path) -> bool:
+    """Whether there is an archive at a path."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return is_archive(file)
 
 
 def beginning(file: IO[bytes]) -> bytes:

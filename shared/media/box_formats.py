@@ -13,7 +13,8 @@ from __future__ import annotations
 import json
 import math
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
@@ -66,13 +67,13 @@ def boxes_of(files: Mapping[str, bytes], names: Sequence[str]) -> tuple[list[Box
     """
     formats = _formats(files, names)
     coco, voc, lines = formats["COCO JSON"], formats["Pascal VOC"], formats["YOLO"]
-    there = [name for name, of_format in formats.items() if of_format]
-    if len(there) > 1:
-        raise InvalidInput(f"there are boxes as {' and as '.join(there)}; keep one of them")
+    present = [name for name, of_format in formats.items() if of_format]
+    if len(present) > 1:
+        raise InvalidInput(f"there are boxes as {' and as '.join(present)}; keep one of them")
     if coco:
         read = _merged([read_coco(value, name) for name, value in coco.items()])
         return _by_name(read, names), read
-    if not there:
+    if not present:
         raise InvalidInput(
             "the spec announces boxes, but none was sent: add COCO JSON, YOLO's labels/*.txt with data.yaml, Pascal "
             'VOC XML, or a manifest.jsonl whose rows have `boxes`: [{"box": [left, top, right, bottom], "label": …}]'
@@ -82,9 +83,12 @@ def boxes_of(files: Mapping[str, bytes], names: Sequence[str]) -> tuple[list[Box
     return [by_stem.get(_stem(name)) for name in names], read
 
 
-def have_boxes(files: Mapping[str, bytes], names: Sequence[str]) -> bool:
-    """Whether any of the files seems to have boxes of images of these names. Raises Malformed for JSON that is none."""
-    return any(_formats(files, names).values())
+def have_boxes(files: Mapping[str, Callable[[], bytes]], names: Sequence[str]) -> bool:
+    """Whether any of the files seems to have boxes of images of these names. Raises Malformed for JSON that is none.
+
+    `files`: by name what reads the file. Only JSON is read: the other formats are told by names.
+    """
+    return any(_formats({name: read() if _is_json(name) else b"" for name, read in files.items()}, names).values())
 
 
 def _formats(files: Mapping[str, bytes], names: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -120,9 +124,13 @@ def _base(name: str) -> str:
     return name.rpartition("/")[2].lower()
 
 
+def _is_json(name: str) -> bool:
+    return name.lower().endswith(".json")
+
+
 def _json_files(files: Mapping[str, bytes]) -> Iterator[tuple[str, Any]]:
     for name, data in files.items():
-        if name.lower().endswith(".json"):
+        if _is_json(name):
             try:
                 yield name, json.loads(data)
             except (ValueError, RecursionError) as error:
@@ -131,11 +139,10 @@ def _json_files(files: Mapping[str, bytes]) -> Iterator[tuple[str, Any]]:
 
 def _merged(sets: Sequence[BoxSet]) -> BoxSet:
     images = [image for boxes in sets for image in boxes.images]
-    seen: set[str] = set()
-    for image in images:
-        if image.file in seen:
-            raise InvalidInput(f"two files of annotations have the image {image.file!r}; keep one of them")
-        seen.add(image.file)
+    if repeated := [file for file, count in Counter(image.file for image in images).items() if count > 1]:
+        raise InvalidInput(
+            f"two files of annotations, or two entries of one, have the image {repeated[0]!r}; keep one of them"
+        )
     classes = dict.fromkeys(name for boxes in sets for name in boxes.classes)
     return BoxSet(tuple(images), tuple(classes), "; ".join(boxes.note for boxes in sets))
 
@@ -149,7 +156,7 @@ def read_coco(value: JsonObject, name: str = "the COCO JSON") -> BoxSet:
         classes = {int(entry["id"]): str(entry["name"]) for entry in _objects(value, "categories")}
         images = {int(entry["id"]): entry for entry in _objects(value, "images")}
         annotations = _objects(value, "annotations")
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise InvalidInput(
             f"{name!r} is not COCO JSON of boxes: it needs `images` with id and file_name, `categories` with id and "
             f"name, and `annotations` ({error!r})"
@@ -158,15 +165,17 @@ def read_coco(value: JsonObject, name: str = "the COCO JSON") -> BoxSet:
     flat = 0
     for place, annotation in enumerate(annotations):
         about = f"annotation {annotation.get('id', place)} of {name!r}"
-        number, category = annotation.get("image_id"), annotation.get("category_id")
-        if number not in images or category not in classes:
-            wrong = f"image_id {number!r}" if number not in images else f"category_id {category!r}"
-            raise InvalidInput(f"{about} has the {wrong}, which is not in the file")
+        number = _coco_id(annotation, "image_id", images, about)
+        category = _coco_id(annotation, "category_id", classes, about)
         box = _coco_box(annotation, classes[category], about)
         flat += box is None
         boxes[number] += [] if box is None else [box]
     read = [
-        BoxedImage(str(images[number].get("file_name")), _few(of_image, name, number), _coco_size(images[number]))
+        BoxedImage(
+            str(images[number].get("file_name")),
+            _limited(of_image, name, number),
+            _coco_size(images[number], f"image {number} of {name!r}"),
+        )
         for number, of_image in boxes.items()
     ]
     note = f"boxes are read from {name!r}, COCO" + (f"; {flat:,} boxes without an area are left out" if flat else "")
@@ -180,9 +189,20 @@ def _objects(value: JsonObject, key: str) -> list[dict[str, Any]]:
     return entries  # type: ignore[return-value]
 
 
-def _coco_size(image: Mapping[str, Any]) -> Size | None:
-    width, height = image.get("width"), image.get("height")
-    return (float(width), float(height)) if width and height else None
+def _coco_id(annotation: Mapping[str, Any], key: str, known: Collection[int], about: str) -> int:
+    """The id of the image or category of an annotation, which must be in the file."""
+    number = annotation.get(key)
+    if not isinstance(number, int | float) or number not in known:
+        raise InvalidInput(f"{about} has the {key} {number!r}, which is not in the file")
+    return int(number)
+
+
+def _coco_size(image: Mapping[str, Any], about: str) -> Size | None:
+    sides = image.get("width"), image.get("height")
+    if not all(sides):
+        return None
+    width, height = _numbers(sides, 2, f"{about} has a width or height that is not a number")
+    return width, height
 
 
 def _coco_box(annotation: Mapping[str, Any], label: str, about: str) -> TrueBox | None:
@@ -241,10 +261,10 @@ def read_yolo(files: Mapping[str, bytes], classes: Sequence[str]) -> BoxSet:
     images = []
     for name, data in files.items():
         lines = enumerate(decode_text(data, repr(name)).splitlines(), start=1)
-        found = [
+        boxes = [
             _yolo_box(line.split(), classes, f"line {number} of {name!r}") for number, line in lines if line.strip()
         ]
-        images.append(BoxedImage(name, _few(found, name), FRACTIONS))
+        images.append(BoxedImage(name, _limited(boxes, name), FRACTIONS))
     return BoxSet(tuple(images), tuple(classes), f"boxes are read from {len(images):,} label files, YOLO")
 
 
@@ -281,15 +301,17 @@ def _yaml_names(data: bytes, name: str) -> list[str] | None:
 
     try:
         value = yaml.safe_load(decode_text(data, repr(name)))
-    except (yaml.YAMLError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date that there is not
         raise Malformed(f"{name!r} is not YAML; correct it") from error
     names = value.get("names") if isinstance(value, dict) else None
     if isinstance(names, dict):
-        if sorted(names) != list(range(len(names))):
+        if set(names) != set(range(len(names))):
             raise InvalidInput(f"`names` of {name!r} must name the classes 0 to {len(names) - 1}, each once")
         names = [names[number] for number in range(len(names))]
     if names is not None and "kpt_shape" in value:
         raise InvalidInput(f"{name!r} describes poses (`kpt_shape`); only boxes can be tested")
+    if isinstance(names, list) and not all(isinstance(entry, str | int | float) for entry in names):
+        raise InvalidInput(f"`names` of {name!r} must be a list of names, or a name for each number")
     return [str(entry) for entry in names] if isinstance(names, list) else None
 
 
@@ -368,7 +390,7 @@ def _voc_image(name: str, root: ElementTree.Element, first: float) -> BoxedImage
         corners = (left - first, top - first, right, bottom)
         boxes.append(_box(corners, (entry.findtext("name") or "").strip(), about, difficult))
     width, height = (_edge(root.findtext(f"size/{side}") or "0", name) for side in ("width", "height"))
-    return BoxedImage(name, _few(boxes, name), (width, height) if width and height else None)
+    return BoxedImage(name, _limited(boxes, name), (width, height) if width and height else None)
 
 
 def _edge(text: str | None, name: str) -> float:
@@ -382,7 +404,7 @@ def _numbers(values: object, count: int, fault: str) -> list[float]:
     """So many finite numbers. Raises InvalidInput with `fault`."""
     try:
         numbers = [float(value) for value in values]  # type: ignore[attr-defined]
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InvalidInput(fault) from error
     if len(numbers) != count or not all(map(math.isfinite, numbers)):
         raise InvalidInput(fault)
@@ -399,7 +421,7 @@ def _box(
         raise InvalidInput(f"{about}: {validation_sentence(faults)}") from error
 
 
-def _few(boxes: Sequence[TrueBox], name: str, image: object = "") -> tuple[TrueBox, ...]:
+def _limited(boxes: Sequence[TrueBox], name: str, image: object = "") -> tuple[TrueBox, ...]:
     if len(boxes) > MAX_BOXES:
         where = f"image {image} of {name!r}" if image else repr(name)
         raise InvalidInput(f"{where} has {len(boxes):,} boxes; an image may have {MAX_BOXES:,}")
@@ -435,7 +457,8 @@ def on_image(
         as_stored = (file_size[1], file_size[0]) if swapped else file_size
         if (width, height) not in (file_size, as_stored):
             raise InvalidInput(
-                f"its boxes are of a picture of {width:g}×{height:g} pixels, it has {file_size[0]}×{file_size[1]}"
+                f"its boxes are of a picture of {width:g}×{height:g} pixels, but it has {file_size[0]}×{file_size[1]}; "
+                "send the picture that was annotated"
             )
         if orientation > 1 and as_stored == file_size:
             raise InvalidInput(

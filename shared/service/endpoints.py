@@ -65,9 +65,9 @@ Reply = TypeVar("Reply", bound=Contract)
 class Endpoint(Generic[Request, Reply]):
     """The path of a request, its request and reply types, and the stage of an image that waits for the reply.
 
-    `deadline`: seconds that a call may take; None for the client's own. `per_image`: the reply's list (or lists: `a b`)
-    with an entry for each of the request's `images`; such a request can be sent in parts. As an attribute of `Services`
-    an endpoint is the call: `Services.caption` is the endpoint, `services.caption(request)` the reply.
+    `deadline`: seconds that a call may take; None for the client's own. `per_image`: the reply's lists with an entry
+    for each of the request's `images`; such a request can be sent in parts. As an attribute of `Services` an endpoint
+    is the call: `Services.caption` is the endpoint, `services.caption(request)` the reply.
     """
 
     service: ServiceName
@@ -76,7 +76,7 @@ class Endpoint(Generic[Request, Reply]):
     reply: type[Reply]
     stage: Stage
     deadline: float | None = None
-    per_image: str = ""
+    per_image: tuple[str, ...] = ()
 
     @overload
     def __get__(self, services: None, owner: type) -> Endpoint[Request, Reply]: ...
@@ -105,7 +105,7 @@ class Services(ABC):
     """The interface of the model services for their callers: HTTP clients, with or without recording."""
 
     caption = Endpoint(
-        "caption_service", "/v1/captions", CaptionRequest, CaptionReply, "captioning", per_image="captions"
+        "caption_service", "/v1/captions", CaptionRequest, CaptionReply, "captioning", per_image=("captions",)
     )
     generate = Endpoint("llm_service", "/v1/generate", GenerateRequest, GenerateReply, "proposing")
     score = Endpoint("llm_service", "/v1/score", ScoreRequest, ScoreReply, "proposing")
@@ -116,28 +116,42 @@ class Services(ABC):
     compose = Endpoint("diffusion_service", "/v1/compositions", ComposeRequest, ComposeReply, "rendering")
     instruct = Endpoint("diffusion_service", "/v1/instructed-edits", InstructRequest, InstructReply, "rendering")
     predict = Endpoint(
-        "evaluator_service", "/v1/predictions", PredictRequest, PredictReply, "predicting", per_image="probabilities"
+        "evaluator_service",
+        "/v1/predictions",
+        PredictRequest,
+        PredictReply,
+        "predicting",
+        per_image=("probabilities", "places"),
     )
     segment = Endpoint(
-        "evaluator_service", "/v1/segmentations", SegmentRequest, SegmentReply, "predicting", per_image="maps"
+        "evaluator_service", "/v1/segmentations", SegmentRequest, SegmentReply, "predicting", per_image=("maps",)
     )
     detect = Endpoint(
-        "evaluator_service", "/v1/detections", DetectRequest, DetectReply, "predicting", per_image="boxes"
+        "evaluator_service", "/v1/detections", DetectRequest, DetectReply, "predicting", per_image=("boxes",)
     )
     examine = Endpoint(
         "evaluator_service", "/v1/examinations", ExamineRequest, ExamineReply, "predicting", EXAMINATION_SECONDS
     )
-    embed = Endpoint("evaluator_service", "/v1/embeddings", EmbedRequest, EmbedReply, "checking", per_image="images")
+    embed = Endpoint("evaluator_service", "/v1/embeddings", EmbedRequest, EmbedReply, "checking", per_image=("images",))
     second_embed = Endpoint(
-        "evaluator_service", "/v1/second-embeddings", EmbedRequest, EmbedReply, "checking", per_image="images"
+        "evaluator_service", "/v1/second-embeddings", EmbedRequest, EmbedReply, "checking", per_image=("images",)
     )
-    domain = Endpoint("evaluator_service", "/v1/domain", DomainRequest, DomainReply, "checking", per_image="log_odds")
+    domain = Endpoint(
+        "evaluator_service", "/v1/domain", DomainRequest, DomainReply, "checking", per_image=("log_odds",)
+    )
     embed_texts = Endpoint("evaluator_service", "/v1/text-embeddings", EmbedTextsRequest, EmbedTextsReply, "proposing")
     structure = Endpoint(
-        "evaluator_service", "/v1/structure", StructureRequest, StructureReply, "checking", per_image="agreements moves"
+        "evaluator_service",
+        "/v1/structure",
+        StructureRequest,
+        StructureReply,
+        "checking",
+        per_image=("agreements", "moves"),
     )
-    judge = Endpoint("evaluator_service", "/v1/judgements", JudgeRequest, JudgeReply, "checking", per_image="yes")
-    shapes = Endpoint("evaluator_service", "/v1/shapes", ShapesRequest, ShapesReply, "checking", per_image="outcomes")
+    judge = Endpoint("evaluator_service", "/v1/judgements", JudgeRequest, JudgeReply, "checking", per_image=("yes",))
+    shapes = Endpoint(
+        "evaluator_service", "/v1/shapes", ShapesRequest, ShapesReply, "checking", per_image=("outcomes",)
+    )
 
     @abstractmethod
     def call(self, endpoint: Endpoint[Request, Reply], request: Request) -> Reply:

@@ -52,7 +52,7 @@ def _hex(colour: tuple[int, int, int]) -> str:
 
 
 def write_demo(folder: Path, scenes: list[Scene], *, width: int = 128, height: int = 128, rgb: bool = False) -> Path:
-    """Write images and masks of scenes into `folder`; returns it."""
+    """Write images, masks and boxes of scenes into `folder`; returns it."""
     for name in ("images", "masks", "instances"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     boxed = []
@@ -75,6 +75,17 @@ def write_demo(folder: Path, scenes: list[Scene], *, width: int = 128, height: i
     return folder
 
 
+def _boxes_of_instances(instances: NDArray[Any], labels: Mapping[int, str]) -> tuple[TrueBox, ...]:
+    """The boxes of the objects in a mask whose pixels have their numbers (height × width), with their areas."""
+    boxes = []
+    for number, label in labels.items():
+        rows, columns = np.nonzero(instances == number)
+        if len(rows):
+            box = (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1)
+            boxes.append(TrueBox(box=tuple(map(float, box)), label=label, area=float(len(rows))))
+    return tuple(boxes)
+
+
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -89,14 +100,3 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-
-
-def _boxes_of_instances(instances: NDArray[Any], labels: Mapping[int, str]) -> tuple[TrueBox, ...]:
-    """The boxes of the objects in a mask whose pixels have their numbers (height × width), with their areas."""
-    boxes = []
-    for number, label in labels.items():
-        rows, columns = np.nonzero(instances == number)
-        if len(rows):
-            box = (columns.min(), rows.min(), columns.max() + 1, rows.max() + 1)
-            boxes.append(TrueBox(box=tuple(map(float, box)), label=label, area=float(len(rows))))
-    return tuple(boxes)

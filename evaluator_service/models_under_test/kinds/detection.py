@@ -272,19 +272,20 @@ class Decoder:
         if not all(np.isfinite(array).all() for array in arrays.values()):
             return np.full((MAX_BOXES, _COLUMNS), np.nan)
         try:
-            found = self.layout.read(*(arrays[name].astype(np.float64) for name in self.layout.names or arrays))
+            candidates = self.layout.read(*(arrays[name].astype(np.float64) for name in self.layout.names or arrays))
         except (IndexError, ValueError) as error:
             shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
             raise InvalidInput(f"the outputs do not have the model's layout: {shapes}") from error
-        if not ((found.labels >= 0) & (found.labels < len(self.outputs.index_map())))[found.scores != 0].all():
+        used = candidates.scores != 0
+        boxes, scores, labels = (column[used] for column in candidates)
+        last = len(self.outputs.index_map()) - 1
+        if unknown := labels[(labels < 0) | (labels > last)].tolist():
             raise InvalidInput(
-                f"the model answers class {found.labels.max()}, and its classes have the indices 0 to "
-                f"{len(self.outputs.index_map()) - 1}; name all of them in `classes`"
+                f"the model answers class {unknown[0]}, and its classes have the indices 0 to {last}; name all of them "
+                "in `classes`"
             )
-        used = found.scores != 0
-        boxes = found.boxes[used] * ([size[1], size[0]] * 2 if self.layout.shares else 1)
-        corners = placement(image, size, how).undo(boxes)
-        return named_answer(corners, found.scores[used], found.labels[used], self.outputs)
+        corners = placement(image, size, how).undo(boxes * ([size[1], size[0]] * 2 if self.layout.shares else 1))
+        return named_answer(corners, scores, labels, self.outputs)
 
 
 class OnnxDetector:

@@ -13,10 +13,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from embedded.serving import ListeningPort
+from gateway.kinds import KINDS
 from gateway.model_services.clients import ModelServices, join, parts
 from shared.media.images import encode
 from shared.schemas.base import MAX_MESSAGE_BYTES, MAX_WORKING_SIDE, ImagePayload
-from shared.schemas.evaluation import EmbedReply, EmbedRequest, StructureReply, StructureRequest
+from shared.schemas.evaluation import EmbedReply, EmbedRequest, PredictReply, StructureReply, StructureRequest
 from shared.schemas.service import SERVICES
 from shared.service.asgi import BoundedRequests
 from shared.service.endpoints import Services
@@ -40,6 +41,19 @@ def test_every_message_is_small_enough_and_none_is_lost(sizes: list[int], most: 
     whole = join(Services.embed, replies)
     assert whole.images == [[float(size)] for size in sizes]
     assert whole.texts == [[1.0]]
+
+
+def test_the_places_of_answers_are_joined_with_their_probabilities() -> None:
+    """A model that is asked a question has both; of the places of the first part alone, the other images were lost."""
+    replies = [
+        PredictReply(classes=["bus", "car"], probabilities=[[0.5, 0.5], "refused"], places=[1, None]),
+        PredictReply(classes=["bus", "car"], probabilities=[[1.0, 0.0]], places=[0]),
+    ]
+    whole = join(Services.predict, replies)
+    assert (whole.probabilities, whole.places) == ([[0.5, 0.5], "refused", [1.0, 0.0]], [1, None, 0])
+    assert [answer.place for answer in KINDS["classification"].answers(whole, whole.classes)] == [1, None, 0]
+    without = [reply.model_copy(update={"places": None}) for reply in replies]
+    assert join(Services.predict, without).places is None
 
 
 def noise(side: int, seed: int) -> ImagePayload:

@@ -8,7 +8,7 @@ import pytest
 from gateway.report.advice import next_steps, open_effects, steps_for
 from gateway.report.markdown import report_markdown
 from gateway.report.page import environment
-from gateway.report.words import null_arm, with_code
+from gateway.report.words import headline, null_arm, with_code
 from gateway.results.wording import effect_sentence
 from shared.schemas.effects import Cell, ChangedImages, Confirmation, Panel
 from shared.words.wording import NO_FINDING, NO_PAIR_COUNTS
@@ -105,3 +105,11 @@ def test_without_a_pair_that_counts_nothing_is_said_of_effects() -> None:
     assert NO_FINDING not in text
     assert "Provisional" not in text
     assert "## Findings" not in report_markdown(job_results())
+
+
+def test_a_full_stop_in_the_name_of_a_class_does_not_end_the_headline() -> None:
+    lost = "`St. Bernard` at night is not recognised: 14 of 14 lost, all called `Mt. Dog`"
+    assert headline(f"{lost}. At least 45 points are lost, 95 % sure.") == (
+        lost, "At least 45 points are lost, 95 % sure."
+    )  # fmt: skip
+    assert headline(f"{lost}.") == (f"{lost}.", "")

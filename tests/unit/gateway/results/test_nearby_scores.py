@@ -5,12 +5,13 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
+import pytest
 
 from gateway.analysis.components import RenderingCost
 from gateway.analysis.detection import BoxedPair, Objects, Predicted
 from gateway.analysis.effects import differences
 from gateway.analysis.findings import assess
-from gateway.kinds import KINDS
+from gateway.kinds import KINDS, detection
 from gateway.kinds.detection import BoxScores
 from gateway.kinds.task_kind import KindRows, Measurement
 from gateway.results.estimands import counted_cells
@@ -31,13 +32,13 @@ def image(score: float) -> BoxedPair:
     return BoxedPair(Objects(BOX, ONE, np.array([324.0]), ONE), Predicted(BOX, ONE, np.array([score])))
 
 
-def test_a_finding_says_at_which_scores_it_holds() -> None:
+def box_scores() -> BoxScores:
     """By night boxes have the score 0.45, which counts at 0.4; in fog the car is lost at every score."""
     images = [image(0.9), image(0.45), image(0.1)]
     pairs = np.array([[0, 0, place, 0] for place in (1, 2) for _ in EVERY])
     twice = np.concatenate([EVERY, EVERY])
     rows = np.arange(2 * SOURCES)
-    scores = BoxScores(
+    return BoxScores(
         source=twice,
         ordinal=np.repeat([0, 1], SOURCES),
         original=np.ones(2 * SOURCES),
@@ -57,11 +58,22 @@ def test_a_finding_says_at_which_scores_it_holds() -> None:
         row_pair=rows,
         row_label=["car"] * (2 * SOURCES),
     )
-    effects = assess(counted_cells(scores.cells, partial(differences, scores)), 0, None)
-    results = ModelResults(
-        model="m", method="dillema", relation="labelled", metric="recall", reference="null", sources=SOURCES,
-        counterfactuals=2 * SOURCES, left_out=0, cells=effects,
+
+
+def model_results(**fields: object) -> ModelResults:
+    """The results of a detector on all pairs."""
+    return ModelResults.model_validate(
+        {
+            "model": "m", "method": "dillema", "relation": "labelled", "metric": "recall", "reference": "null",
+            "sources": SOURCES, "counterfactuals": 2 * SOURCES, "left_out": 0, "cells": [], **fields,
+        }
     )  # fmt: skip
+
+
+def test_a_finding_says_at_which_scores_it_holds() -> None:
+    scores = box_scores()
+    effects = assess(counted_cells(scores.cells, partial(differences, scores)), 0, None)
+    results = model_results(cells=effects)
     nearby = KINDS["detection"].nearby
     assert nearby is not None
     found = {effect.cell.value: effect for effect in with_repeats(results, nearby(KindRows(scores)), (), 0).findings}
@@ -72,3 +84,19 @@ def test_a_finding_says_at_which_scores_it_holds() -> None:
     metrics = KINDS["detection"].figures(KindRows(scores), labelled)["detection"]
     assert isinstance(metrics, DetectionMetrics)
     assert metrics.best_scores == {"car": 0.45}, "all boxes of the originals have 0.9: of 0.05 to 0.9 the middle"
+
+
+def test_at_another_confidence_the_average_precision_is_not_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is over all scores; the slider of the results page asks with every move."""
+    kind = KINDS["detection"]
+    assert kind.at_confidence is not None
+    rows = KindRows(box_scores())
+    own = kind.figures(rows, Measurement("dillema", RenderingCost(0, 0), (), 0, labelled=False))["detection"]
+    assert isinstance(own, DetectionMetrics)
+    monkeypatch.setattr(detection, "average_precision", lambda *_: pytest.fail("computed again"))
+    monkeypatch.setattr(detection, "precision_difference", lambda *_: pytest.fail("computed again"))
+    _, fields = kind.at_confidence(rows, 0.95, model_results(detection=own))
+    at_095 = fields["detection"]
+    assert isinstance(at_095, DetectionMetrics)
+    assert (own.originals.found, at_095.originals.found) == (2 * SOURCES, 0)
+    assert (at_095.delta_ap, at_095.nulls.precision) == (own.delta_ap, own.nulls.precision)
