@@ -85,8 +85,9 @@ class Limits(NamedTuple):
     def match(self, image: BoxedPair) -> MatchedObjects:
         """What becomes of the objects and of the confident boxes of an image."""
         objects, predicted = image
+        boxes, label, score = predicted
         confident = self.are_confident(predicted)
-        return match(objects, Predicted(*(column[confident] for column in predicted)), self.iou)
+        return match(objects, Predicted(boxes[confident], label[confident], score[confident]), self.iou)
 
 
 def overlaps(boxes: Floats, others: Floats) -> Floats:
