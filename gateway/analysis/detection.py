@@ -72,7 +72,7 @@ class BoxedPair(NamedTuple):
     predicted: Predicted
 
 
-class Limits(NamedTuple):
+class CountingLimits(NamedTuple):
     """What counts: the least IoU, and the least score by number of the class."""
 
     iou: float
@@ -168,7 +168,7 @@ def best_scores(images: Sequence[BoxedPair], classes: int, iou: float) -> list[f
     """By class the score from which on its boxes have the highest F1; of equals, the middle one. None without a hit."""
     f1 = np.zeros((len(STEPS), classes))
     for step, least in enumerate(STEPS):
-        limits = Limits(iou, np.full(classes, least))
+        limits = CountingLimits(iou, np.full(classes, least))
         found, errors = np.zeros(classes), np.zeros(classes)
         for image in images:
             outcome, _, fate = limits.match(image)

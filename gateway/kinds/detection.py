@@ -33,7 +33,7 @@ from gateway.analysis.detection import (
     MISCLASSIFIED,
     MOST_OF_CLASS,
     BoxedPair,
-    Limits,
+    CountingLimits,
     MatchedObjects,
     Objects,
     Predicted,
@@ -190,9 +190,9 @@ def _outcomes(detail: JsonObject) -> list[str] | None:
     return None if detected is None else [thing["outcome"] for thing in detected["objects"]]
 
 
-def _limits(rules: BoxSpec, classes: Sequence[str], confidence: float | None = None) -> Limits:
+def _limits(rules: BoxSpec, classes: Sequence[str], confidence: float | None = None) -> CountingLimits:
     chosen = [rules.scores.get(name, rules.score) if confidence is None else confidence for name in classes]
-    return Limits(rules.iou, np.array(chosen, float))
+    return CountingLimits(rules.iou, np.array(chosen, float))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -419,7 +419,7 @@ def _nearby(rows: KindRows) -> dict[str, Scores]:
     return moved
 
 
-def _rescored(scores: BoxScores, limits: Limits) -> BoxScores:
+def _rescored(scores: BoxScores, limits: CountingLimits) -> BoxScores:
     recalls = [_recall_by_label(image, limits.match(image), scores.classes) for image in scores.images]
 
     def of_rows(column: int) -> Floats:
