@@ -112,6 +112,7 @@ def test_variables_are_settings_of_the_code(release: Object, monkeypatch: pytest
                 settings()
 
 
+@pytest.mark.slow
 def test_every_setting_is_set_or_can_be() -> None:
     """Settings that reached no container did nothing."""
     tiny = example_values("tiny")

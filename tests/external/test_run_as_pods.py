@@ -28,6 +28,7 @@ def run(release: Object, *options: str, **environment: str) -> subprocess.Comple
     return subprocess.run(command, input=manifests, text=True, capture_output=True, env=os.environ | environment)
 
 
+@pytest.mark.slow
 def test_every_container_is_started_as_its_pod_would(releases: dict[str, Object]) -> None:
     for release in releases.values():
         lines = run(release).stdout.splitlines()  # arguments may have several lines

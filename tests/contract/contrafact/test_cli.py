@@ -171,6 +171,7 @@ def test_the_catalogue(url: str) -> None:
     assert json.loads(contrafact(url, "models", "--json")[0])["models"]
 
 
+@pytest.mark.slow
 def test_mistakes_end_with_a_sentence_and_a_code(url: str, testset: Path, tmp_path: Path) -> None:
     contrafact(url, "submit", testset, code=2)  # no task
     assert "not NAME=VALUE" in contrafact(url, "submit", testset, *TASK, "--set", "steps", code=2)[1]

@@ -115,6 +115,7 @@ def test_names_that_trackers_would_refuse_are_written_otherwise_and_stay_apart(g
         assert posixpath.normpath(name) == name
 
 
+@pytest.mark.slow
 def test_the_digest_is_of_images_and_labels_in_any_order(gateway: Gateway, tracked: TrackedJob) -> None:
     client = Client(str(gateway.client.base_url))
     views = list(client.counterfactuals("drawn", {"verdict": "counted"}))
@@ -125,6 +126,7 @@ def test_the_digest_is_of_images_and_labels_in_any_order(gateway: Gateway, track
     assert tracked_data("other", "", views[1:]).digest != tracked.data.digest
 
 
+@pytest.mark.slow
 def test_a_tracker_is_named_and_installed(gateway: Gateway, tmp_path: Path) -> None:
     assert "--mlflow" in track(gateway, tmp_path, code=2)
     if find_spec("mlflow") is None:

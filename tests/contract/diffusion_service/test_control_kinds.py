@@ -165,6 +165,7 @@ def test_the_models_thread_finds_filtered_edges_and_fitted_prompts_ready(editor:
     assert [cache.cache_info().misses for cache in caches] == misses
 
 
+@pytest.mark.slow
 def test_a_control_image_is_made_once(editor: ControlNetEditor) -> None:
     for _ in range(3):
         rendered(editor, *(strength(kind) for kind in KINDS))

@@ -97,6 +97,7 @@ def test_layouts_of_stable_diffusion_1_and_2(tmp_path: Path, prediction: str, sc
     assert np.array_equal(images(editor.render(KEY, [item(), item(seed=4)]))[1], second), "no state stays behind"
 
 
+@pytest.mark.slow
 def test_layout_of_stable_diffusion_xl(tmp_path: Path) -> None:
     write_diffusion(tmp_path, xl=True)
     editor = open_editor(tmp_path, "bfloat16")

@@ -56,6 +56,7 @@ def test_images_controls_and_masks_have_the_sources_size(folder: Path, size: tup
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_deterministic_replies_do_not_depend_on_the_batch_or_its_order(folder: Path) -> None:
     async def scenario() -> None:
         async with serving(

@@ -105,6 +105,7 @@ def test_a_lora_may_count_blocks_as_the_original_code_does(folder: Path, network
         torch.testing.assert_close(loaded[name], value, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("xl", "dtype"), [(False, "float32"), (True, "float32"), (True, "bfloat16")])
 def test_a_lora_renders_what_its_merged_unet_renders(tmp_path: Path, xl: bool, dtype: Dtype) -> None:
     write_diffusion(tmp_path, xl=xl)

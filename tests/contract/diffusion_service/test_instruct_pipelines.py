@@ -117,6 +117,7 @@ def test_a_padded_batch_is_computed_once(folder: Path) -> None:
     assert first is second
 
 
+@pytest.mark.slow
 def test_a_quantised_transformer_edits_nearly_as_before(folder: Path) -> None:
     name: PipelineName = "Flux2KleinPipeline"
     plain = edited(PipelineEditor(profile_of(folder, name), "cpu"), item(name))

@@ -43,6 +43,7 @@ def test_direct_reconstructs_the_round_trip_through_the_autoencoder_exactly(edit
     assert torch.isfinite(inversion.latents).all()
 
 
+@pytest.mark.slow
 def test_null_text_brings_guided_sampling_nearer_to_the_way_up(editor: Editor, monkeypatch: pytest.MonkeyPatch) -> None:
     """How near it comes depends on the weights; `test_shipped_editing.py` measures that on trained ones."""
     followed = editor.invert(NULL_TEXT)

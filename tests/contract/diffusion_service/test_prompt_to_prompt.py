@@ -39,6 +39,7 @@ from tests.support.inversions import (
 from tests.support.small_diffusion import write_diffusion
 
 
+@pytest.mark.slow
 def test_an_identical_prompt_changes_nothing_under_shared_null_embeddings(editor: Editor) -> None:
     inversion = editor.invert(NULL_TEXT)
     for fraction, cross in [(0.0, 0.0), (0.5, 0.8), (1.0, 1.0)]:

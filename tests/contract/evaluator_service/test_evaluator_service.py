@@ -193,6 +193,7 @@ def test_structure_agreement_counts_kept_edges(folder: Path) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_an_unknown_model_is_answered_with_those_that_exist(folder: Path) -> None:
     async def scenario() -> None:
         async with serving(create_app(settings(folder / "small.toml"))) as client:

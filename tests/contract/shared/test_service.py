@@ -235,6 +235,7 @@ def test_bodies_are_bounded_while_they_stream(url: str) -> None:
     assert declared.status_code == 413
 
 
+@pytest.mark.slow
 def test_a_stopped_service_lets_go_of_its_model() -> None:
     """Libraries hold apps for as long as the process lives: each `contrafact.test` kept the models of all before it."""
     models: list[weakref.ref[Squares]] = []

@@ -81,6 +81,7 @@ def test_a_service_whose_device_fails_answers_ends_and_comes_back(name: str, cau
         assert ask(url, 3).json() == {"number": 9}
 
 
+@pytest.mark.slow
 def test_a_service_whose_batch_never_ends_fails_its_probe_and_ends(tmp_path: Path) -> None:
     with serving("hanging", tmp_path) as (program, url):
         assert status(f"{url}/healthz") == 200
@@ -96,6 +97,7 @@ def test_a_service_whose_batch_never_ends_fails_its_probe_and_ends(tmp_path: Pat
         assert "CONTRAFACT_MAX_BATCH_SECONDS" in message
 
 
+@pytest.mark.slow
 def test_a_service_that_lacks_memory_for_its_weights_ends_so_that_it_is_started_again(tmp_path: Path) -> None:
     with process("crowded", tmp_path) as (program, _):
         assert exit_code(program) == EXIT_CODE
@@ -103,6 +105,7 @@ def test_a_service_that_lacks_memory_for_its_weights_ends_so_that_it_is_started_
         assert "CUDA out of memory" in message
 
 
+@pytest.mark.slow
 def test_a_lack_of_memory_that_a_library_reports_is_no_broken_device(tmp_path: Path) -> None:
     with serving("memory", tmp_path) as (program, url):
         reply = ask(url, UNLUCKY)

@@ -27,6 +27,7 @@ def test_a_low_temperature_narrows_the_nucleus() -> None:
     assert in_nucleus(LOGITS, 1.0, 0.7).isfinite().sum() == 2
 
 
+@pytest.mark.slow
 def test_a_row_samples_from_its_nucleus_with_the_models_probabilities() -> None:
     """Beside a greedy row and one that keeps all tokens; the tolerance is four standard errors."""
     rows = [Sampling(1.0, 0.85, 7), Sampling(0.0, 1.0, 7), Sampling(1.0, 1.0, 7)]

@@ -25,6 +25,7 @@ def test_a_column_of_labels_is_refused_for_a_list(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["contrafact.embedded", "contrafact.methods"])
 def test_a_client_without_the_system_is_told_what_to_install(name: str) -> None:
     done = subprocess.run([sys.executable, "-c", CLIENT_ALONE + name], capture_output=True, text=True, timeout=300)

@@ -77,6 +77,7 @@ def test_uploaded_images_are_looked_at(gateway: Gateway) -> None:
     assert gateway.client.post("/jobs", json=request).status_code == 422
 
 
+@pytest.mark.slow
 def test_the_command_line_refuses_files_before_it_uploads_them(gateway: Gateway, tmp_path: Path) -> None:
     for number in range(40):
         path = tmp_path / "cats" / f"{number}.png"

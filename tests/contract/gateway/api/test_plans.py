@@ -175,6 +175,7 @@ def test_without_ground_truth_the_plan_says_what_any_class_would_need(gateway: G
     assert needed == sorted(needed)
 
 
+@pytest.mark.slow
 def test_the_command_line_shows_the_plan(gateway: Gateway, tmp_path: Path) -> None:
     for number in range(14):
         path = tmp_path / "testset" / "bus" / f"{number}.png"

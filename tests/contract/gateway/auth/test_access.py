@@ -122,6 +122,7 @@ def test_requests_beyond_a_keys_own_limit_are_429_and_say_when_to_come_back(lock
     assert locked.client.get("/jobs", headers={"Authorization": f"Bearer {key}"}).status_code == 200
 
 
+@pytest.mark.slow
 def test_our_own_client_waits_for_its_limit(locked: Gateway) -> None:
     key = bearer(locked, requests_per_minute=120)["Authorization"].removeprefix("Bearer ")
     client = Client(str(locked.client.base_url), key)

@@ -65,6 +65,7 @@ def rendered(gateway: Gateway) -> dict[str, bool]:
     return {row["id"]: row["verdict"]["accepted"] for row in rows if row["image"]}
 
 
+@pytest.mark.slow
 def test_the_sample_is_every_rendered_edit_in_an_order_that_no_verdict_decides(gateway: Gateway) -> None:
     before = calibration(gateway).methods[0]
     assert (before.answered, before.rendered) == (0, len(rendered(gateway)))

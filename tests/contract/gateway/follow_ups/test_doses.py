@@ -186,6 +186,7 @@ def test_a_deleted_job_of_doses_gives_no_curve(gateway: Gateway) -> None:
     assert night_bus(build_report(sessions, store, "drawn", [])).dose is None
 
 
+@pytest.mark.slow
 def test_a_parameter_that_the_other_job_did_not_have_is_no_part_of_the_request(gateway: Gateway) -> None:
     with gateway.context.sessions.begin() as session:
         (method,) = session.get_one(Job, "drawn").methods

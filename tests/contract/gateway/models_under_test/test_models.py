@@ -74,6 +74,7 @@ def test_a_model_belongs_to_its_owner_alone(gateway: Gateway, ann: dict[str, str
     detail(client.get("/models"), 401)
 
 
+@pytest.mark.slow
 def test_names_digests_and_numbers_are_bounded(gateway: Gateway, ann: dict[str, str]) -> None:
     first = add(gateway, ann)
     assert (add(gateway, ann).status_code, len(objects(gateway))) == (200, 1), "the same again is found"

@@ -28,6 +28,8 @@ from tests.support.gateway_under_test import Gateway, serve_gateway
 from tests.support.repair_site import keep_model, weights_in, work_off
 from tests.support.segmenter_site import CLASSES, OWN, add_job, street, write_day_segmenter
 
+pytestmark = pytest.mark.slow  # a repair of a trained segmenter
+
 REQUEST = {"model": "streets", "steps": 40, "learning_rate": 5e-3, "batch_size": 8}
 
 

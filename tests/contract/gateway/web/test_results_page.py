@@ -291,6 +291,7 @@ HELD_KEY = """slider => {
 }"""
 
 
+@pytest.mark.slow
 @needs_browser
 def test_a_key_held_on_the_slider_asks_once_and_one_tip_shows_at_a_time(site: Gateway, browser: Browser) -> None:
     with open_page(browser, f"{str(site.client.base_url).rstrip('/')}{OVERVIEW}") as shown:

@@ -20,6 +20,7 @@ from tests.support.rows import add_job
 from tests.support.threads import run_together
 
 
+@pytest.mark.slow
 def test_migrations_make_exactly_the_tables(sessions: Sessions) -> None:
     with sessions.kw["bind"].connect() as connection:
         assert compare_metadata(MigrationContext.configure(connection), Table.metadata) == []

@@ -50,6 +50,7 @@ def test_a_value_that_the_caption_states_is_refused(shipped: Services) -> None:
     assert (row.verdict.accepted, row.verdict.check, row.image) == (False, "no change", None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", ["weather=zeppelin", "object=dog"])
 def test_a_value_without_a_phrase_is_refused(shipped: Services, value: str) -> None:
     """The small model knows no word for the first; the caption has nothing beside the bus for the second."""

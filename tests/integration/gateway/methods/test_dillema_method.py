@@ -53,6 +53,7 @@ def test_weather_and_time_are_each_changed_twice(shipped: Services) -> None:
         assert read(row.edit.new_caption) == STATED | {field: change.to_value}
 
 
+@pytest.mark.slow
 def test_every_edit_has_its_null_arm(shipped: Services) -> None:
     rows = dillema_of(shipped)
     assert [row.ordinal for row in rows] == list(range(len(rows)))
@@ -68,6 +69,7 @@ def test_every_edit_has_its_null_arm(shipped: Services) -> None:
     assert len({row.seed for row in edits_of(rows)}) == 4
 
 
+@pytest.mark.slow
 def test_an_ablation_asks_without_the_task_and_other_jobs_are_as_before(shipped: Services) -> None:
     def prompts(*, task_in_prompts: bool) -> list[str]:
         rows = dillema_of(shipped, task_in_prompts=task_in_prompts)
@@ -147,6 +149,7 @@ def test_a_ground_truth_that_the_edits_touch_refuses_them(shipped: Services) -> 
     assert all(row.image is None and row.verdict.reason for row in refused)
 
 
+@pytest.mark.slow
 def test_the_lineage_holds_prompts_and_replies(shipped: Services) -> None:
     for row in edits_of(dillema_of(shipped)):
         questions = [exchange["question"] for exchange in row.lineage["exchanges"]]
@@ -169,6 +172,7 @@ def test_protected_regions_that_are_lost_refuse_an_image(shipped: Services) -> N
     assert all("protected" not in row.lineage for row in dillema_of(shipped) if row.image is not None)
 
 
+@pytest.mark.slow
 def test_edits_that_name_protected_classes_are_rejected_before_rendering(shipped: Services) -> None:
     rows = dillema_of(shipped, protect=["city"])
     named = [row for row in rows if row.edit and any("city" in change.from_phrase for change in row.edit.changes)]

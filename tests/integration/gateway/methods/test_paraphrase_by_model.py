@@ -13,6 +13,7 @@ from tinyworld.objects.captions import caption, read
 from tinyworld.objects.world import CLASSES, sample_scene
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 2, 8])
 def test_the_paraphrase_keeps_what_the_caption_says(shipped: Services, number: int) -> None:
     """The shipped model is not trained to paraphrase: it repeats itself, or the example of the question."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from sqlalchemy import delete, select, update
 
 from gateway.database.tables import Counterfactual, Job, Prediction, SourceImage
@@ -23,6 +24,7 @@ def add(site: Site, *models: str) -> int | None:
         return count
 
 
+@pytest.mark.slow
 def test_only_missing_predictions_are_made_even_if_the_weights_have_changed(site: Site) -> None:
     site.add_job(models=("m1",))
     assert add(site) is None, "not while it runs"
@@ -51,6 +53,7 @@ def test_only_missing_predictions_are_made_even_if_the_weights_have_changed(site
     assert site.state() == "done"
 
 
+@pytest.mark.slow
 def test_a_model_that_was_deleted_fails_its_images_by_name_and_keeps_what_was_found(site: Site) -> None:
     site.add_job(models=("m1",))
     finish(site)

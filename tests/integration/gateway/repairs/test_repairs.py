@@ -138,6 +138,7 @@ def test_a_trainer_killed_midway_is_followed_by_one_that_ends_in_the_same_weight
     engine.dispose()
 
 
+@pytest.mark.slow
 def test_what_an_older_trainer_writes_is_not_read(site: Site) -> None:
     site.add("aa")
     (old,) = site.look()
@@ -171,6 +172,7 @@ def test_progress_is_heard_and_silence_without_it_ends_the_repair(site: Site) ->
     assert "without making progress" in site.row("aa").failure
 
 
+@pytest.mark.slow
 def test_a_message_may_wait_in_line_and_a_new_start_gives_out_anew(site: Site) -> None:
     site.add("aa")
     (first,) = site.look()
@@ -185,6 +187,7 @@ def test_a_message_may_wait_in_line_and_a_new_start_gives_out_anew(site: Site) -
     assert site.row("aa").lost == 0
 
 
+@pytest.mark.slow
 def test_a_repair_in_which_the_whole_process_dies_is_not_begun_for_ever(site: Site) -> None:
     """An embedded system that a repair killed gave it out anew at each start."""
     for repair in ("aa", "bb"):
@@ -206,6 +209,7 @@ def test_a_repair_in_which_the_whole_process_dies_is_not_begun_for_ever(site: Si
     assert "memory" in site.row("aa").failure
 
 
+@pytest.mark.slow
 def test_a_repair_that_cannot_be_processed_fails_and_the_others_continue(site: Site) -> None:
     for repair in ("aa", "bb"):
         site.add(repair)
@@ -219,6 +223,7 @@ def test_a_repair_that_cannot_be_processed_fails_and_the_others_continue(site: S
     assert site.row("bb").failure == "it cannot be"
 
 
+@pytest.mark.slow
 def test_a_repair_whose_model_is_gone_fails(site: Site) -> None:
     site.add("aa")
     site.store.delete(site.model.key)
@@ -228,6 +233,7 @@ def test_a_repair_whose_model_is_gone_fails(site: Site) -> None:
     assert "is gone" in site.row("aa").failure
 
 
+@pytest.mark.slow
 def test_a_broken_accelerator_is_not_the_repair_s_failure(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     def break_down(*_: object, **__: object) -> None:
         raise RuntimeError("CUDA error: uncorrectable ECC error encountered")

@@ -83,6 +83,7 @@ def test_new_captions_are_off_by_default_and_cost_one_request_per_message(site: 
     assert site.small.calls["caption"] == 2 + 2, "the source's own captions are found where they were recorded"
 
 
+@pytest.mark.slow
 @ON_SQLITE
 def test_with_a_threshold_of_0_the_score_is_stored_and_rejects_nothing(site: Site) -> None:
     site.small.looks = True

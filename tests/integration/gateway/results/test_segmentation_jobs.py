@@ -70,6 +70,7 @@ def test_a_job_with_masks_is_judged_pixel_by_pixel(site: Site) -> None:
         assert "of IoU" in effect.sentence
 
 
+@pytest.mark.slow
 @ON_SQLITE
 def test_a_cell_is_the_mean_over_counterfactuals_less_the_null_arm(site: Site) -> None:
     add_job(site, "job", scenes(3))

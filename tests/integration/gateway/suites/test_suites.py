@@ -91,6 +91,7 @@ def test_a_run_only_predicts_and_repeats_the_predictions_of_the_job(site: Site) 
     assert {row.lineage != {} for row in frozen} == {True}
 
 
+@pytest.mark.slow
 def test_it_outlives_its_job_and_housekeeping_and_goes_with_its_deletion(site: Site) -> None:
     suite = freeze(site)
     with site.sessions.begin() as session:
@@ -117,6 +118,7 @@ def test_it_outlives_its_job_and_housekeeping_and_goes_with_its_deletion(site: S
             assert session.scalar(select(func.count()).select_from(table)) == 0, table
 
 
+@pytest.mark.slow
 def test_the_same_release_is_not_tested_twice_and_new_weights_are(site: Site) -> None:
     suite = freeze(site)
     run = start(site, suite)

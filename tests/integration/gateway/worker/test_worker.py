@@ -63,6 +63,7 @@ def test_one_step_does_a_whole_small_job(site: Site) -> None:
     assert len(counterfactuals) == len(set(counterfactuals))
 
 
+@pytest.mark.slow
 @ON_SQLITE
 def test_a_repeated_job_makes_no_call_and_a_second_model_only_predictions(site: Site) -> None:
     site.add_job("first", models=("m1",))

@@ -95,6 +95,7 @@ def test_a_detector_of_transformers_answers_as_its_own_post_processing(detector:
     assert [len(boxes) for boxes in reply.boxes] == [int((answer[:, 4] > 0).sum()) for answer in answers]
 
 
+@pytest.mark.slow
 def test_outputs_of_one_name_are_one_class_and_one_class_is_enough(tmp_path: Path) -> None:
     torch.manual_seed(5)
     for part in rt_detr():

@@ -91,6 +91,7 @@ def test_an_onnx_segmenter_predicts_what_transformers_predicts(segformer: Path, 
     assert ((merged.run(PICTURES)[0] == 1) == (expected[0] > 0)).mean() > 0.999
 
 
+@pytest.mark.slow
 def test_models_that_do_not_segment_whole_images_are_refused(segformer: Path, resnet: Path, tmp_path: Path) -> None:
     processor = (segformer / "preprocessor_config.json").read_bytes()
     logits = as_onnx(Logits(SegformerForSemanticSegmentation.from_pretrained(segformer)))

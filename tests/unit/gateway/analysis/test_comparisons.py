@@ -74,6 +74,7 @@ def test_a_planted_difference_is_found_in_its_cell() -> None:
     assert next(iter(compared(weak_at_night, sound))) == NIGHT, "differences come first"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pairing", ["edit", "source image"])
 def test_a_planted_difference_is_found_in_most_simulations(pairing: Pairing) -> None:
     random = np.random.default_rng(2)

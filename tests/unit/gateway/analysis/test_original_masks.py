@@ -86,6 +86,7 @@ def test_one_layout_scaled_to_images_of_other_sizes_is_never_sound() -> None:
     assert (judgement.standing, judgement.alike) == ("unsound", True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("images", [12, 60])
 def test_weak_segmenters_are_refused_in_two_percent_at_most(images: int) -> None:
     """Two fifths of the blocks are theirs: a quarter of the way from chance to always right; 100 models a case."""

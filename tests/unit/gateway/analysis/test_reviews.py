@@ -137,6 +137,7 @@ def test_a_findings_own_images_decide_where_the_errors_of_the_checks_are_known(
     assert effect.provisional == (not stands)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("valid_share", [0.6, 0.95])
 def test_intervals_hold_the_truth_of_drawn_populations(valid_share: float) -> None:
     """400 edits of 200 sources; siblings share their fate half of the time. A random 20 or 60 of each verdict."""

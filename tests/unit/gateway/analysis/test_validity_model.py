@@ -102,6 +102,7 @@ def test_siblings_share_a_fold_and_folds_are_even() -> None:
     assert np.bincount(of_image).tolist() == [40] * FOLDS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("siblings", [1, 4])
 def test_the_interval_of_the_auroc_covers(siblings: int) -> None:
     """Siblings share signal and verdict, so that only their groups are independent."""

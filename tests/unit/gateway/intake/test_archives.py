@@ -116,6 +116,7 @@ def test_a_large_archive_in_an_archive_is_named_for_what_it_is() -> None:
         read(gzip.compress(zipped(("a", b"x"))))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["stored", "deflated", "tar", "tgz"])
 def test_a_large_file_passes_through_in_pieces(kind: str) -> None:
     """A zip with a member of more than 32 MiB was refused, and every member was held in memory."""

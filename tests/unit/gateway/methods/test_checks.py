@@ -262,6 +262,7 @@ def test_images_without_an_edit_each_are_refused() -> None:
         check(b"lost", edits=[])
 
 
+@pytest.mark.slow
 def test_a_check_is_one_entry_and_a_name_in_the_contract() -> None:
     """No other module of the product names a check whose name means nothing else."""
     means_more = {"structure", "label", "caption", "direction", "recaption", "validity"}  # columns, signals and others

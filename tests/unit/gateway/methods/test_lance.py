@@ -159,6 +159,7 @@ def test_the_word_diff_names_removed_and_added_words(old: str, new: str, differe
     assert word_diff(old, new) == differences
 
 
+@pytest.mark.slow
 @given(TEXT, TEXT)
 def test_what_the_word_diff_leaves_is_the_same_in_both_texts(
     old: list[tuple[str, str]], new: list[tuple[str, str]]

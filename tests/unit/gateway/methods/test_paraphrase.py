@@ -47,6 +47,7 @@ def test_words_with_another_meaning_stay(text: str) -> None:
     assert by_rules(text, []) == f"{LEAD} {text}"
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from([*PHRASES, "a red car", "stands", "Town."]), max_size=6), st.sampled_from(CLASSES))
 def test_the_words_change_and_the_class_stays(words: list[str], label: str) -> None:
     text = " ".join([f"A {label}", *words])

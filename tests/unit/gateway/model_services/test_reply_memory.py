@@ -72,6 +72,7 @@ def call(services: ModelServices, status: int) -> None:
         assert status != 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [200, 400, 500, 503])
 def test_a_call_leaves_nothing_that_only_a_garbage_collection_frees(services: ModelServices, status: int) -> None:
     call(services, status)  # imports, and the connection

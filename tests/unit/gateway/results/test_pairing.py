@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,6 +32,7 @@ ROW = st.builds(
 ROWS = st.lists(ROW, max_size=25, unique_by=lambda row: (row.source_image_id, row.method, row.ordinal))
 
 
+@pytest.mark.slow
 @given(ROWS)
 def test_every_edit_comes_once_with_arms_of_its_own_source_method_and_kind(rows: list[CounterfactualRow]) -> None:
     paired = list(triples(rows))
@@ -45,6 +47,7 @@ def test_every_edit_comes_once_with_arms_of_its_own_source_method_and_kind(rows:
                 assert place == (edit.source_image_id, edit.method, ordinal, kind)
 
 
+@pytest.mark.slow
 @given(ROWS)
 def test_the_reference_is_the_sham_arm_or_else_what_null_is(rows: list[CounterfactualRow]) -> None:
     answers = {name: name for row in rows for name in (row.id, row.source_image_id)}

@@ -78,6 +78,7 @@ def image(random: np.random.Generator, quality: float) -> Counts:
     return np.array([[right[0], 1_000 - right[0], 0], [0, right[1], 1_000 - right[1]]])
 
 
+@pytest.mark.slow
 @given(
     streets=st.lists(st.tuples(st.integers(0, 1_000), st.integers(0, 4), st.integers(0, 3)), min_size=1, max_size=15)
 )

@@ -30,6 +30,7 @@ looks = st.sampled_from([(look, value) for look, values in LOOKS.items() for val
 few = settings(max_examples=15, deadline=None, derandomize=True)
 
 
+@pytest.mark.slow
 def test_render_is_deterministic_and_of_any_aspect() -> None:
     for index in range(4):
         scene = sample_scene("demo", index)
@@ -70,6 +71,7 @@ def test_looks_may_not_touch_everything() -> None:
         assert permitted_mask(scene, look).mean() < 0.6, look
 
 
+@pytest.mark.slow
 @few
 @given(index=indices)
 def test_instances_are_parts_of_their_class(index: int) -> None:

@@ -182,6 +182,7 @@ def test_only_the_planted_model_fails_on_buses_at_night() -> None:
     assert np.mean([guess == "bus" for guess in predicted(honest, at_night)]) >= 0.85
 
 
+@pytest.mark.slow
 def test_captioner_states_what_is_there() -> None:
     folder = WEIGHTS / "captioner"
     model = Blip2ForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval()
