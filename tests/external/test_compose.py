@@ -500,6 +500,7 @@ def test_vllm_is_where_and_what_the_profile_for_24_gb_says(monkeypatch: pytest.M
     assert (server.model, server.revision) in fetched
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("files", [FILES["modern-24gb"]])
 def test_each_part_on_a_gpu_can_have_a_card_of_its_own(files: tuple[Path, ...]) -> None:
     cards = {

@@ -98,6 +98,7 @@ def test_an_image_has_no_large_library_that_its_code_does_not_import(extra: str)
     assert installed <= imported
 
 
+@pytest.mark.slow
 def test_an_embedded_system_is_installed_without_clients_of_servers() -> None:
     """None is imported, as the test above shows; each extra of an image has those of the servers that it talks to."""
     clients = {"redis", "minio", "psycopg", "psycopg-binary", "pycryptodome", "argon2-cffi", "cffi"}

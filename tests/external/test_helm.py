@@ -135,6 +135,7 @@ def test_every_setting_is_set_or_can_be() -> None:
     assert found == read
 
 
+@pytest.mark.slow
 def test_variables_and_certificates_of_the_site_reach_every_container_of_ours() -> None:
     """The weights step knew no proxy and no mirror, and a private authority had no mount."""
     site = {

@@ -109,12 +109,14 @@ def test_tiny_starts_on_a_node_of_four_cores(releases: dict[str, Object]) -> Non
     assert cores <= NODE_CORES - SYSTEM_CORES, "the pod of `helm test` included"
 
 
+@pytest.mark.slow
 def test_every_process_that_decodes_images_has_the_gateways_limit() -> None:
     (release,) = installed([example_values("tiny") | {"maxImagePixels": 50_000_000}])
     for name in DECODING:
         assert environment(main_container(release, name))["CONTRAFACT_MAX_IMAGE_PIXELS"] == "50000000", name
 
 
+@pytest.mark.slow
 def test_an_uploaded_model_fits_beside_the_evaluator(releases: dict[str, Object]) -> None:
     for name, release in releases.items():
         evaluator = main_container(release, "evaluator-service")
@@ -168,6 +170,7 @@ def test_a_worker_has_a_connection_for_each_image_in_progress(release: Object) -
     assert int(variables["CONTRAFACT_DATABASE_CONNECTIONS"]) > int(variables["CONTRAFACT_IMAGES_IN_FLIGHT"])
 
 
+@pytest.mark.slow
 def test_too_many_connections_for_an_external_database_are_refused() -> None:
     values = example_values("external")
     many = values | {"worker": {"replicas": 8}}

@@ -46,6 +46,7 @@ def test_the_smallest_and_the_thinnest_picture_go_through(
     assert reply.status_code == 200, reply.text
 
 
+@pytest.mark.slow
 def test_a_body_beyond_the_limit_is_not_read(clients: dict[str, httpx.Client]) -> None:
     for client in clients.values():
         path = next(path for path in client.get("/openapi.json").json()["paths"] if path.count("/") == 2)

@@ -20,7 +20,7 @@ from typing import IO, Any
 
 import pytest
 
-# CPU seconds. The rule is one and a half (CONTRIBUTING.md); the first test in a process pays for what is kept.
+# CPU seconds. The rule is one (CONTRIBUTING.md); the first test in a process pays for what is kept.
 ALARM = 4.0
 _DEAREST = 15
 _ROOT = Path(__file__).parents[2]

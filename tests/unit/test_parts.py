@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+import pytest
 import yaml
 
 from tests.support.parts import POSTGRES, ROOT, Part, files_of, load_parts, modules, owners
@@ -39,6 +40,7 @@ def test_the_longest_glob_decides() -> None:
     assert owners("benchmarks/job.py", PARTS) == []
 
 
+@pytest.mark.slow
 def test_every_part_runs_modules_and_every_glob_matches_a_file() -> None:
     files = repository_files()
     for each in PARTS.values():

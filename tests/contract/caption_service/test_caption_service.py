@@ -72,6 +72,7 @@ def test_the_narrowest_nucleus_is_the_greedy_caption(profile: Path) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_several_captions_of_an_image_have_a_seed_each(profile: Path) -> None:
     async def main() -> None:
         async with serving(create_app(settings(profile, deterministic=True, max_batch=2))) as client:

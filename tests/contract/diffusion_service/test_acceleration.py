@@ -209,6 +209,7 @@ def test_an_autoencoder_that_overflows_is_never_in_float16(
     assert ("vae_dtype=float16" in caplog.text) == ignored
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("force_upcast", "expected"), [(None, torch.float16), (False, torch.float16), (True, torch.float32)]
 )

@@ -112,6 +112,7 @@ def test_several_are_what_diffusers_adds_up(editor: ControlNetEditor) -> None:
     assert torch.allclose(prediction, expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_controls_add_up_in_any_order_and_a_scale_of_0_switches_one_off(editor: ControlNetEditor) -> None:
     alone = rendered(editor, strength("canny")).image
     both = rendered(editor, strength("canny"), strength("depth")).image
@@ -121,6 +122,7 @@ def test_controls_add_up_in_any_order_and_a_scale_of_0_switches_one_off(editor: 
     assert np.abs(swapped.astype(int) - both).max() <= 1, "the order counts for no more than rounding"
 
 
+@pytest.mark.slow
 def test_a_range_of_steps_starts_and_ends_where_it_says(editor: ControlNetEditor) -> None:
     whole = rendered(editor, strength("canny")).image
     never = rendered(editor, strength("canny", end=0.1)).image  # of 4 steps, none

@@ -85,6 +85,7 @@ def test_it_computes_what_the_reference_pipeline_computes(folder: Path, editor: 
     assert np.abs(images(editor.render(KEY, [item()]))[0] / 255 - expected).max() < 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")  # UniPC on a numpy above 2.0
 @pytest.mark.parametrize(
     ("prediction", "scheduler"), [("epsilon", "unipc"), ("v_prediction", "ddim"), ("v_prediction", "unipc")]

@@ -45,6 +45,7 @@ def request(source: ImagePayload, *prompts: str, **changes: Any) -> EditRequest:
     )
 
 
+@pytest.mark.slow
 def test_a_reply_has_all_that_the_contract_promises(folder: Path) -> None:
     async def scenario() -> None:
         async with serving(create_app(settings(folder / "small.toml"))) as client:
@@ -67,6 +68,7 @@ def test_a_reply_has_all_that_the_contract_promises(folder: Path) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_once", [1, 2])
 def test_requests_for_single_edits_share_one_inversion(folder: Path, at_once: int) -> None:
     async def scenario() -> None:
@@ -117,6 +119,7 @@ def test_deterministic_replies_do_not_depend_on_the_batch_or_the_cache(folder: P
     asyncio.run(scenario())
 
 
+@pytest.mark.slow
 def test_renderings_know_nothing_of_edits(folder: Path) -> None:
     """Both use one UNet: what an edit injects must not stay behind in its layers."""
 

@@ -165,6 +165,7 @@ def test_a_file_that_is_no_unet_of_the_bases_layout_is_refused(folder: Path, net
         load_few_step(few_step(folder, unet_file="absent.safetensors"), base, networks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", ARRANGEMENTS)
 def test_other_steps_and_guidance_use_the_base(
     folder: Path, networks: StableDiffusion, changes: dict[str, Any]
@@ -179,6 +180,7 @@ def test_other_steps_and_guidance_use_the_base(
     assert not np.array_equal(image, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", ARRANGEMENTS)
 def test_an_image_follows_from_its_seed_and_no_neighbour_changes_a_bit(
     folder: Path, networks: StableDiffusion, changes: dict[str, Any]
@@ -238,6 +240,7 @@ def test_evaluations_are_those_of_few_steps(folder: Path, networks: StableDiffus
     assert (plain.evaluations, twice.evaluations) == (STEPS, 2 * STEPS)
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_refused_on_loading(folder: Path, networks: StableDiffusion) -> None:
     base, lora = weights(folder / "base"), matrices(folder / "base")
     for changed, message in (

@@ -202,6 +202,7 @@ def test_an_unusable_reply_refuses_its_edit_if_another_edit_has_an_image() -> No
         run_against(EditingServer(DATED, DATED), use)
 
 
+@pytest.mark.slow
 def test_a_reply_may_be_as_large_as_the_largest_image() -> None:
     noise_png = 52_000_000 * 3  # bytes; a PNG of noise is no smaller than its pixels
     assert noise_png * 4 / 3 < MOST_BYTES

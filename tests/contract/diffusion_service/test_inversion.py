@@ -176,6 +176,7 @@ def test_sources_leave_the_batch_once_no_target_needs_them(editor: Editor) -> No
         assert (edited.evaluations, edited.source_evaluations) == (2 * STEPS, sources)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", [DIRECT, QUICKLY], ids=["direct", "null_text"])
 def test_inversions_of_a_batch_do_not_feel_one_another_and_are_kept(editor: Editor, key: InversionKey) -> None:
     items = [InversionItem(source(), CAPTION), InversionItem(source(MIRRORED), "A bus.")]

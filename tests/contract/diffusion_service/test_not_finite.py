@@ -37,6 +37,7 @@ def unlucky(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StableDiffusion, "noise", noise)
 
 
+@pytest.mark.slow
 def test_an_autoencoder_that_overflows_in_half_precision_gives_no_picture(folder: Path) -> None:
     networks = load_networks(folder, "bfloat16")
     install(networks.unet)

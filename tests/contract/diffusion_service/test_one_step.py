@@ -79,6 +79,7 @@ def test_a_time_outside_the_schedule_is_refused(folder: Path, networks: StableDi
         load_one_step(OneStep.model_validate(settings(folder / "one-step", file, time=1000)), networks)
 
 
+@pytest.mark.slow
 def test_the_service_takes_one_step_without_guidance(folder: Path, file: str) -> None:
     profile = folder / "one-step.toml"
     lora = f'{{ path = "one-step", file = "{file}", licence = "none", gigabytes = 0.01 }}'

@@ -99,6 +99,7 @@ def test_local_blend_keeps_the_source_outside(editor: Editor, monkeypatch: pytes
     assert 0.25 < blended < 1  # 0.6 to 0.8, of three seeds
 
 
+@pytest.mark.slow
 def test_edits_of_all_sources_and_fractions_share_a_batch(editor: Editor) -> None:
     first, second = editor.invert(), editor.invert(QUICKLY, MIRRORED, "A bus in a city at night.")
     items = [
@@ -188,6 +189,7 @@ def test_encoding_leaves_the_tokenizers_as_other_threads_know_them(editor: Edito
     assert [tokenizer.backend_tokenizer.padding for tokenizer, _ in prompts._pairs] == [None]
 
 
+@pytest.mark.slow
 def test_it_knows_the_layout_of_stable_diffusion_xl(tmp_path: Path) -> None:
     write_diffusion(tmp_path, xl=True)
     editor = open_editor(tmp_path)

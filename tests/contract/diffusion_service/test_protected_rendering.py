@@ -43,6 +43,7 @@ def distance_inside(editor: ControlNetEditor, strength: float) -> float:
     return float(np.mean([np.abs(image[:, :24] - target[:, :24]) for image in rendered]))
 
 
+@pytest.mark.slow
 def test_a_strength_of_zero_and_no_mechanism_leave_every_bit(editor: ControlNetEditor) -> None:
     (plain,) = image(editor, item(None))
     cases: list[tuple[ProtectionKind, float]] = [("none", 1.0), ("blended", 0.0), ("relit", 0.0), ("edges", 0.0)]
@@ -149,6 +150,7 @@ def test_classes_that_cannot_be_protected_are_refused(editor: ControlNetEditor) 
     assert "segmenter" in blind.detail
 
 
+@pytest.mark.slow
 def test_the_service_answers_in_the_sources_pixels(folder: Path) -> None:
     async def scenario() -> None:
         async with serving(create_app(settings(folder / "small.toml"))) as client:

@@ -54,6 +54,7 @@ def job_for(block: str, gateway: Gateway) -> str:
     return "drawn"
 
 
+@pytest.mark.slow
 def test_the_commands_run(gateway: Gateway, folder: Path) -> None:
     assert BLOCKS
     failed = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
 from sklearn.datasets import load_sample_images
 
 from evaluator_service.app import create_app
@@ -20,6 +21,7 @@ from tinyworld.objects.demo import own_distribution
 from tinyworld.objects.render import render
 
 
+@pytest.mark.slow
 def test_photographs_are_outside_the_shipped_profile() -> None:
     drawn = [render(own_distribution(index, "demo")).image for index in range(6)]
     images = [ImagePayload(png=encode(pixels)) for pixels in [*load_sample_images().images, *drawn]]

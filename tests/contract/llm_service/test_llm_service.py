@@ -51,6 +51,7 @@ def requests() -> list[GenerateRequest]:
     ]
 
 
+@pytest.mark.slow
 def test_every_reply_satisfies_its_schema(profile: Path) -> None:
     async def main() -> list[GenerateReply]:
         async with serving(create_app(settings(profile))) as client:
@@ -64,6 +65,7 @@ def test_every_reply_satisfies_its_schema(profile: Path) -> None:
         assert reply.completion_tokens > 0
 
 
+@pytest.mark.slow
 def test_the_smallest_nucleus_is_the_most_probable_token(profile: Path) -> None:
     greedy, sampled = (generate_request("A bus.", seed=3, temperature=temperature) for temperature in (0.0, 1.5))
     narrow = sampled.model_copy(update={"top_p": 1e-6})

@@ -89,6 +89,7 @@ def reply_of(path: Path) -> tuple[list[str], ServiceInfo]:
     return asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_the_service_answers_as_the_pairs_do_once_its_profile_names_the_adapter(folder: Path) -> None:
     here = 'adapter = { path = "adapter", licence = "none", gigabytes = 0.01'
     bare, without = reply_of(profile(folder, "bare", ""))

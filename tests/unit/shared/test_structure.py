@@ -82,6 +82,7 @@ def kinds_in(node: ast.AST) -> Iterator[int]:
 OTHER_KINDS = {"shared/profiles/diffusion.py", "shared/schemas/diffusion.py"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", ["contrafact", "embedded", "shared", "evaluator_service"])
 def test_code_branches_on_the_kind_of_task_in_its_own_file_alone(package: str) -> None:
     """Another kind is another file in `kinds/`. import-linter keeps these files to themselves."""

@@ -250,6 +250,7 @@ def test_the_command_line_plans_a_balanced_job(gateway: Gateway, tmp_path: Path)
     assert json.loads(result.stdout)["design"]["values"] == [{"factor": "weather", "value": "night"}]
 
 
+@pytest.mark.slow
 def test_an_adaptive_job_plans_its_first_round_within_the_budget(gateway: Gateway) -> None:
     spec: dict[str, Any] = {"design": "adaptive", "values": ["weather=night"], "budget": 40}
     plan = ask(gateway, **spec).json()

@@ -223,6 +223,7 @@ def follow(
     return events
 
 
+@pytest.mark.slow
 def test_followers_share_one_poller_and_receive_every_event(tmp_path: Path) -> None:
     with serve_gateway(tmp_path) as gateway, ThreadPoolExecutor(FOLLOWERS) as pool:
         sessions = gateway.context.sessions

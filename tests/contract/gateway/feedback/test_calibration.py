@@ -132,6 +132,7 @@ def test_the_page_ends_with_the_sample_and_refuses_what_it_does_not_know(gateway
     assert 'review?sample=calibration">' in page(gateway, "/jobs/drawn/view")
 
 
+@pytest.mark.slow
 def test_the_command_line_prints_the_errors_and_writes_a_profile(gateway: Gateway, tmp_path: Path) -> None:
     def contrafact(*arguments: str, code: int = 0) -> Result:
         result = CliRunner().invoke(app, list(arguments), env={"CONTRAFACT_URL": str(gateway.client.base_url)})
@@ -192,6 +193,7 @@ def test_two_reviewers_share_one_sample(tmp_path: Path) -> None:
         assert edit_on(gateway.client.get(PAGE, headers=ben).text) == second
 
 
+@pytest.mark.slow
 def test_enough_reviews_fit_a_model_of_validity_that_the_profile_takes(gateway: Gateway, tmp_path: Path) -> None:
     verdicts = rendered(gateway)
     for name in sorted(verdicts)[60:]:

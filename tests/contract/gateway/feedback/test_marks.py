@@ -138,6 +138,7 @@ def test_a_new_mark_replaces_the_old_and_reviewers_decide_by_majority(database_u
         assert gateway.client.get("/jobs/drawn/own-images", headers=stranger).status_code == 404
 
 
+@pytest.mark.slow
 @ON_SQLITE
 def test_malformed_marks_are_refused(compared: Compared) -> None:
     bodies = {

@@ -41,6 +41,7 @@ def noted_in_results(http: httpx.Client) -> list[str]:
     return [f"{cell['note']['status']}: {cell['note']['note']}" for cell in cells if cell["note"]]
 
 
+@pytest.mark.slow
 def test_a_note_is_in_the_results_and_the_export_at_once_and_in_the_report_when_it_is_rebuilt(
     gateway: Gateway, client: Client
 ) -> None:

@@ -206,6 +206,7 @@ def test_a_parameter_that_the_other_job_did_not_have_is_no_part_of_the_request(g
     assert parameters_of(gateway, job).editor_parameters.recaption is False
 
 
+@pytest.mark.slow
 def test_few_images_have_a_curve_without_intervals(gateway: Gateway) -> None:
     job = gateway.client.post("/jobs/drawn/doses", json={}).json()["id"]
     sessions, store = gateway.context.sessions, gateway.context.store
@@ -311,6 +312,7 @@ def test_instructed_edits_are_dosed_by_what_the_editor_takes(
     assert (curve.method, curve.parameter, curve.undone.verdict) == ("instruct", parameter, "returns")
 
 
+@pytest.mark.slow
 def test_doses_of_edits_around_objects_take_the_masks_along(gateway: Gateway) -> None:
     mask = encode(np.pad(np.full((64, 64), 255, np.uint8), 32))
     sent = hashlib.sha256(mask).hexdigest()
@@ -366,6 +368,7 @@ def test_what_dillema_has_no_dose_of_is_refused_with_what_to_change(
     assert words in str(reply.json())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["corruptions", "reconstruction"])
 def test_methods_without_doses_are_refused(gateway: Gateway, method: str) -> None:
     with gateway.context.sessions.begin() as session:

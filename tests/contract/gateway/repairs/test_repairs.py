@@ -171,6 +171,7 @@ def test_cancelled_and_deleted_repairs_leave_nothing(gateway: Gateway) -> None:
     assert not [*store.iterate(f"repairs/{first}/"), *store.iterate(f"repairs/{second}/")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("of_suite", [False, True])
 def test_a_deleted_job_or_suite_ends_the_trainers_of_its_repairs(gateway: Gateway, of_suite: bool) -> None:
     client, store = gateway.client, gateway.context.store
@@ -193,6 +194,7 @@ def test_a_deleted_job_or_suite_ends_the_trainers_of_its_repairs(gateway: Gatewa
     client.delete("/jobs/doomed")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unreachable", [0, 1])
 def test_a_grant_that_cannot_be_deleted_keeps_no_other_trainer(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch, unreachable: int

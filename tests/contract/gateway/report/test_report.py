@@ -245,6 +245,7 @@ def test_a_model_added_to_a_job_that_was_refused_before_rendering_is_told_so(mea
     assert sentence.endswith(f"Submit the images again to test `{added.model}`.")
 
 
+@pytest.mark.slow
 def test_edits_whose_label_can_have_any_rank_are_counted_as_unchecked(measured: Measured) -> None:
     """A scorer that ranks the truth last in the source refuses no image by its rank."""
     sessions, store, _, _ = measured

@@ -110,6 +110,7 @@ def _validate(schema: str, path: Path) -> None:
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
+@pytest.mark.slow
 def test_the_action_is_one_that_github_takes(tmp_path: Path) -> None:
     _validate("vendor.github-actions", ACTION)
     wrong = yaml.safe_load(ACTION.read_text())

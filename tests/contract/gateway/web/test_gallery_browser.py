@@ -211,6 +211,7 @@ def test_the_first_tap_on_the_map_previews_and_the_second_opens(base_url: str, b
         context.close()
 
 
+@pytest.mark.slow
 def test_pages_work_without_scripts(base_url: str, browser: Browser) -> None:
     context = browser.new_context(java_script_enabled=False)
     try:

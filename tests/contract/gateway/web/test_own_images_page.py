@@ -75,6 +75,7 @@ def test_each_image_comes_once_and_one_can_go_back(client: httpx.Client) -> None
     assert 'data-report="/jobs/drawn/report"' in text
 
 
+@pytest.mark.slow
 def test_a_job_without_compared_findings_says_what_it_needs(client: httpx.Client) -> None:
     assert "Nothing to mark yet" in page(client, "/jobs/plain/review/own-images")
     assert "Mark own images" not in page(client, "/jobs/plain/view")

@@ -126,6 +126,7 @@ def test_pairs_are_walked_in_order_under_the_same_filters(client: httpx.Client) 
     assert 'id="before"' not in page(client, links[0])
 
 
+@pytest.mark.slow
 def test_everything_that_a_page_loads_is_there(client: httpx.Client) -> None:
     for path in ("/", "/jobs/drawn/view", pairs(page(client, "/jobs/drawn/view"))[0]):
         loaded = set(re.findall(r'(?:src|<link[^>]* href)="([^"]+)"', page(client, path)))

@@ -136,6 +136,7 @@ def test_quotes_and_line_breaks_in_names_from_a_browser_are_read(gateway: Gatewa
     assert "a%22b.png" in sent.json()["detail"], "the HTTP API keeps names as they are sent"
 
 
+@pytest.mark.slow
 def test_the_plan_takes_what_the_form_takes_beyond_small_bodies(gateway: Gateway) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (96, 96, 3), np.uint8)
     scenes = [(f"{number}.png", encode(np.roll(noise, number, axis=0))) for number in range(24)]

@@ -179,6 +179,7 @@ def test_people_who_differ_leave_it_open_and_a_missing_edit_is_invalid(
     assert [reviews.is_sampled(name) for name in (first, second, third)] == [False, True, True]
 
 
+@pytest.mark.slow
 def test_the_failures_listed_first_are_no_lot(sessions: Sessions, store: DirectoryStore) -> None:
     listed = build_report(sessions, store, "drawn").review
     assert len(listed) > 3

@@ -101,6 +101,7 @@ def test_a_background_brings_its_mask(services: LoggedServices) -> None:
     assert (composition.background, composition.background_mask) == (load(POOL[0].digest), grey(99))
 
 
+@pytest.mark.slow
 def test_a_background_without_a_value_is_named_by_its_caption(shipped: Services) -> None:
     """The caption names a class, a place and the weather: the place is the background's value, in every image."""
     unnamed = MANY.model_copy(update={"backgrounds": (Background(digest=POOL[0].digest), POOL[1])})

@@ -96,6 +96,7 @@ def test_one_caption_under_several_seeds(shipped: Services) -> None:
     assert len({row.seed for row in edits}) == len(edits) == 3
 
 
+@pytest.mark.slow
 def test_profile_paper_has_the_arrangement_of_the_paper(shipped: Services, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two sampled captions, one new caption with three changes, five images of it with a seed each."""
     spec = JobSpec.model_validate({"task": TASK.text, "methods": ["dillema"], "models": []})
@@ -140,6 +141,7 @@ def test_more_renderings_than_a_message_holds(shipped: Services) -> None:
     assert sum(row.image is not None for row in rows) == 16
 
 
+@pytest.mark.slow
 def test_a_ground_truth_that_the_edits_touch_refuses_them(shipped: Services) -> None:
     source = MethodImage("source-1", ImagePayload(png=PICTURE), "rain")
     task = TaskDescription("classify the vehicle", ("rain", "snow", "fog"))
@@ -180,6 +182,7 @@ def test_edits_that_name_protected_classes_are_rejected_before_rendering(shipped
     assert {(row.verdict.check, row.image) for row in named} == {("protected class", None)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("question", "from_phrases"),
     [(steps.KEYWORDS, []), (steps.ALTERNATIVES, ["rainy"]), (steps.REWRITE, ["rainy"])],

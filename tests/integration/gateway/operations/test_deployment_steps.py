@@ -37,6 +37,7 @@ def test_gateway_and_workers_may_migrate_at_the_same_moment(postgres_url: str) -
     engine.dispose()
 
 
+@pytest.mark.slow
 def test_creating_the_bucket_again_is_harmless(s3_server: S3Server) -> None:
     environment = {
         "CONTRAFACT_OBJECT_STORE": "s3:made-by-the-step",

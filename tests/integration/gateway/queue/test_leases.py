@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from sqlalchemy import select
 
 from gateway.database.sessions import Sessions, database_now
@@ -186,6 +187,7 @@ def test_leases_of_finished_images_are_no_longer_held(sessions: Sessions) -> Non
         assert live_tokens(session, []) == set()
 
 
+@pytest.mark.slow
 def test_failures_of_unknown_cause_wait_twice_as_long_each_time(sessions: Sessions) -> None:
     add_job(sessions, "a", images=1)
     waits = []

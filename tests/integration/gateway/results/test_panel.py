@@ -40,6 +40,7 @@ def build_with_reference(sessions: Sessions, folder: Path, same_weakness: bool) 
     return results, page
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("same_weakness", [False, True])
 def test_a_weakness_is_suspect_if_the_reference_models_share_it(
     sessions: Sessions, tmp_path: Path, same_weakness: bool

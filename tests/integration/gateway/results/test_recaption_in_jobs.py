@@ -71,6 +71,7 @@ def test_images_whose_class_is_no_longer_named_are_rejected_and_null_arms_only_s
     assert f"{silent} rendered images" in out.getvalue()
 
 
+@pytest.mark.slow
 @ON_SQLITE
 def test_new_captions_are_off_by_default_and_cost_one_request_per_message(site: Site) -> None:
     site.add_job("plain", images=2)

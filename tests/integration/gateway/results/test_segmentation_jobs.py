@@ -104,6 +104,7 @@ def test_a_cell_is_the_mean_over_counterfactuals_less_the_null_arm(site: Site) -
     assert {shown.label for shown in again.sensitivity.classes} == set(ROAD_CLASSES)
 
 
+@pytest.mark.slow
 @ON_SQLITE
 def test_without_masks_the_map_of_the_original_must_stay(site: Site) -> None:
     add_job(site, "job", [(image, None) for image, _ in scenes(3)])
@@ -115,6 +116,7 @@ def test_without_masks_the_map_of_the_original_must_stay(site: Site) -> None:
     assert 0 < (result.segmentation.counterfactuals.mean_iou or 0) < 1
 
 
+@pytest.mark.slow
 @ON_SQLITE
 def test_an_image_without_a_mask_is_left_out_and_one_that_went_missing_fails_alone(site: Site) -> None:
     pairs = scenes(4)
@@ -133,6 +135,7 @@ def test_an_image_without_a_mask_is_left_out_and_one_that_went_missing_fails_alo
     assert (result.sources, result.left_out) == (2, 2)
 
 
+@pytest.mark.slow
 @ON_SQLITE
 def test_a_repeated_job_asks_nothing_again_and_maps_outlive_housekeeping(site: Site) -> None:
     add_job(site, "first", scenes(2))
@@ -166,6 +169,7 @@ def test_filters_know_the_classes_of_masks_and_what_was_lost(site: Site) -> None
         assert None not in flips
 
 
+@pytest.mark.slow
 @ON_SQLITE
 def test_the_failure_point_of_an_image_is_where_a_class_is_lost_first(site: Site) -> None:
     corruptions: list[dict[str, object]] = [{"name": "corruptions", "parameters": {"corruptions": ["fog"]}}]

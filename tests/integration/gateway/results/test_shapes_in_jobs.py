@@ -70,6 +70,7 @@ def test_images_whose_shapes_moved_are_refused_and_null_arms_only_scored(site: S
     assert [refusal.check for refusal in funnel.refused_by_image] == ["shapes"]
 
 
+@pytest.mark.slow
 @ON_SQLITE
 def test_unjudged_images_are_counted_in_results_report_and_terminal(site: Site) -> None:
     site.small.judges = False

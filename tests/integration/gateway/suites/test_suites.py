@@ -145,6 +145,7 @@ def test_the_same_release_is_not_tested_twice_and_new_weights_are(site: Site) ->
     assert site.state(run) == "done"
 
 
+@pytest.mark.slow
 def test_filters_choose_and_only_what_was_accepted_is_frozen(site: Site) -> None:
     with site.sessions.begin() as session:
         edits = select(Counterfactual).where(Counterfactual.arm == "edit").order_by(Counterfactual.position)
@@ -166,6 +167,7 @@ def test_filters_choose_and_only_what_was_accepted_is_frozen(site: Site) -> None
         freeze(site, "none", filters={"value": "lava"})
 
 
+@pytest.mark.slow
 def test_suites_are_their_owners_and_hidden_among_jobs(site: Site) -> None:
     suite = freeze(site)
     run = start(site, suite)
@@ -189,6 +191,7 @@ def test_suites_are_their_owners_and_hidden_among_jobs(site: Site) -> None:
         start(site, suite, release("m2", classes=["boat"]))
 
 
+@pytest.mark.slow
 @ON_SQLITE
 def test_a_run_keeps_the_warning_that_its_images_are_outside_the_domain(site: Site) -> None:
     """The report of a forced job began with it, and the reports and gates of its suite's runs did not."""
@@ -201,6 +204,7 @@ def test_a_run_keeps_the_warning_that_its_images_are_outside_the_domain(site: Si
         assert "far from drawn pictures" in results(session, LOCAL_OWNER, suite, run, None, 5.0).doubtful
 
 
+@pytest.mark.slow
 def test_outcomes_may_choose_what_is_frozen(site: Site) -> None:
     with site.sessions() as session:
         flips = select(Counterfactual.id).join(Prediction, Prediction.counterfactual_id == Counterfactual.id)

@@ -138,6 +138,7 @@ def test_the_worker_compares_when_it_analyses(site: Site) -> None:
     )
 
 
+@pytest.mark.slow
 def test_without_captions_of_another_value_there_is_nothing_to_compare(site: Site, services: ModelServices) -> None:
     add_drawn_job(site.sessions, site.store, per_class=14)
     with site.sessions.begin() as session:
@@ -148,6 +149,7 @@ def test_without_captions_of_another_value_there_is_nothing_to_compare(site: Sit
     assert 'id="own"' not in site.store.get("reports/page.html").decode()
 
 
+@pytest.mark.slow
 def test_a_report_does_not_wait_for_an_unreachable_scorer(site: Site) -> None:
     add_drawn_job(site.sessions, site.store, per_class=14)
     nowhere = ModelServices(dict.fromkeys(SERVICES, NOWHERE), wait=0.1)

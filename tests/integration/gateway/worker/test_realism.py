@@ -97,6 +97,7 @@ def test_edits_are_further_from_the_originals_than_null_arms(site: Site, service
     assert site.recorded_calls() == recorded, "the sample's vectors are recorded"
 
 
+@pytest.mark.slow
 def test_a_large_job_is_sampled_by_digest(site: Site, services: ModelServices) -> None:
     add_drawn_job(site.sessions, site.store, per_class=3)
     assert realism(build(site, services, most=5)).sources == 5

@@ -67,6 +67,7 @@ def again(site: Site, counterfactual: str | None = None) -> Replay:
     return replay(site.sessions, site.store, services, counterfactual or first_edit(site))
 
 
+@pytest.mark.slow
 def test_nothing_changed_so_everything_is_equal_and_nothing_is_written(site: Site) -> None:
     with site.sessions() as session:
         ids = list(session.scalars(select(Counterfactual.id)))

@@ -78,6 +78,7 @@ def test_a_repeated_job_makes_no_call_and_a_second_model_only_predictions(site: 
     assert site.small.calls - before == {"predict": 3}
 
 
+@pytest.mark.slow
 @ON_SQLITE
 def test_a_job_without_models_only_generates(site: Site) -> None:
     site.add_job(images=1, models=())

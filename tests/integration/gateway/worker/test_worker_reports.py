@@ -17,6 +17,7 @@ from tests.support.threads import background
 from tests.support.work_site import QUICK, Site, SlowReport, work_until
 
 
+@pytest.mark.slow
 @ON_SQLITE
 def test_a_cancelled_job_has_a_report_of_its_finished_images(site: Site) -> None:
     site.add_job(images=3)
@@ -37,6 +38,7 @@ def test_a_cancelled_job_has_a_report_of_its_finished_images(site: Site) -> None
     assert (site.state(), site.metrics().sources_cancelled) == ("done", 0)
 
 
+@pytest.mark.slow
 def test_an_overtaken_analysis_leaves_the_newer_report(site: Site) -> None:
     site.add_job(images=2)
     slow = SlowReport(site)
@@ -77,6 +79,7 @@ def test_a_report_needs_no_service_and_names_those_that_made_the_results(site: S
     assert replaced == {"1"}
 
 
+@pytest.mark.slow
 @ON_SQLITE
 def test_a_job_without_successful_images_fails_and_its_report_begins_with_the_reason(site: Site) -> None:
     site.add_job(images=2)

@@ -62,6 +62,7 @@ def test_a_planted_weakness_is_the_first_finding() -> None:
     assert effects == assess(dict(reversed(cells.items())), seed=1)
 
 
+@pytest.mark.slow
 def test_a_certain_but_small_effect_is_no_finding() -> None:
     effects = assess({cell("rain"): differences(np.repeat([-1, 0], [40, 960]))}, seed=1)
     assert effects[0].q_value is not None

@@ -52,6 +52,7 @@ def test_without_gains_and_margin_it_is_no_weaker_than_the_sign_test() -> None:
         assert p_value(PairCounts(40, lost, 0), 0.0) <= binom.sf(lost - 1, lost, 0.5) + GAMMA
 
 
+@pytest.mark.slow
 @given(st.integers(1, 60), st.data())
 @settings(max_examples=60, deadline=None)
 def test_an_interval_has_the_estimate_and_agrees_with_the_test(n: int, data: st.DataObject) -> None:

@@ -50,6 +50,7 @@ def test_a_true_mean_at_the_border_is_rarely_refuted(sources: int, null: tuple[f
     assert sum(refuted_nulls(sources, null, 400)) <= 0.05 * 400 + 2 * (400 * 0.05 * 0.95) ** 0.5
 
 
+@pytest.mark.slow
 def test_the_order_of_the_images_hardly_ever_decides() -> None:
     """In a single order it decided in 66 of 300 such tables of 40 images."""
     results = [verdicts(40, table, orders=4) for table in range(30)]

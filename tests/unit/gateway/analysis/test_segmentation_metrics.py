@@ -51,6 +51,7 @@ def test_counts_are_those_of_scikit_learn_without_void(pair: Maps) -> None:
     assert len(pack_counts(counts)) == 3 * np.count_nonzero(counts)
 
 
+@pytest.mark.slow
 @given(pair=maps())
 def test_overlaps_and_accuracies_are_those_of_scikit_learn(pair: Maps) -> None:
     truth, predicted = judged(pair)

@@ -39,6 +39,7 @@ def read(packed: bytes, limits: ArchiveLimits = LIMITS) -> list[Member]:
     return list(members(io.BytesIO(packed), limits))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 @given(files=FILES)
 def test_files_come_out_as_they_went_in(files: list[tuple[str, bytes]]) -> None:

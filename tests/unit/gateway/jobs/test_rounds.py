@@ -60,6 +60,7 @@ def cost_of(method: JobMethod, plans: list[list[int]]) -> int:
     return sum(cost_of_image(method, count) for count in values.values())
 
 
+@pytest.mark.slow
 @given(st.sampled_from(sorted(METHODS)), st.integers(100, 700), st.lists(st.floats(-1, 1), min_size=6, max_size=6))
 def test_a_job_whose_edits_are_all_rendered_stays_within_its_budget(name: str, budget: int, drops: list[float]) -> None:
     method = METHODS[name]

@@ -54,6 +54,7 @@ def test_a_row_of_another_version_is_shown_as_it_is_and_refuses_to_run(name: str
         _ = method.spec
 
 
+@pytest.mark.slow
 def test_only_methods_name_methods() -> None:
     """All others ask a method's parameters and its `MethodSpec`, so that a new method is one file and one entry."""
     listed = {name for name, spec in METHODS.items() if spec.listed}

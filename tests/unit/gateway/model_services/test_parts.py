@@ -92,6 +92,7 @@ def test_a_source_and_its_renderings_of_any_size_reach_the_service() -> None:
     assert len(bodies) == 2
 
 
+@pytest.mark.slow
 def test_two_images_of_noise_and_a_mask_fit_into_a_message_at_the_largest_working_side() -> None:
     image = noise(MAX_WORKING_SIDE, 0)
     mask = np.random.default_rng(1).integers(0, 255, (MAX_WORKING_SIDE, MAX_WORKING_SIDE), dtype=np.uint8)

@@ -103,6 +103,7 @@ def test_without_an_effect_the_pooled_difference_is_zero_whatever_was_accepted(
         assert pixels.delta_pooled_iou is None
 
 
+@pytest.mark.slow
 def test_noise_without_an_effect_is_within_the_interval_though_easy_images_have_more_edits() -> None:
     covered = 0
     for seed in range(40):
