@@ -67,7 +67,7 @@ def test_a_job_is_reviewed_and_the_next_one_is_calibrated(tmp_path: Path) -> Non
     draw_pictures(tmp_path / "testset")
     tiny = shipped_profiles()["tiny"].read_text(encoding="utf-8")
     profile = tmp_path / "ours.toml"
-    profile.write_text(tiny.replace('path = "tinyworld/', f'path = "{REPOSITORY.as_posix()}/tinyworld/'))
+    profile.write_text(tiny.replace('"tinyworld/', f'"{REPOSITORY.as_posix()}/tinyworld/'))
     with run_embedded(tmp_path / "data", str(profile)) as system:
         client = Client(system.base_url)
         job = submit(system.base_url, tmp_path / "testset")
