@@ -7,17 +7,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from gateway.methods import MethodSpec
+from gateway.methods import MethodSpec, counterfactual
 from gateway.methods.arms import RenderedArm, rows
 from gateway.methods.checks import check_images
-from gateway.methods.counterfactual import (
-    Change,
-    Edit,
-    MethodCounterfactual,
-    MethodImage,
-    MethodParameters,
-    TaskDescription,
-)
+from gateway.methods.counterfactual import Change, Edit, MethodImage, MethodParameters, TaskDescription
 from gateway.methods.schedule import Inputs, Proposal
 from shared.schemas.caption import CaptionRequest
 from shared.schemas.diffusion import Rendering, RenderRequest
@@ -36,7 +29,7 @@ class SepiaParameters(MethodParameters):
 
 def sepia(
     image: MethodImage, task: TaskDescription, services: Services, parameters: SepiaParameters, seed: int
-) -> Iterator[MethodCounterfactual]:
+) -> Iterator[counterfactual.MethodCounterfactual]:
     """One counterfactual, and the null arm of the same seed."""
     inputs = Inputs("sepia", REVISION, image, task, services, parameters, seed)
     caption = services.caption(CaptionRequest(images=[image.image])).captions[0]

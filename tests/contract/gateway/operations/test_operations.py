@@ -154,8 +154,8 @@ def test_a_gateway_whose_broker_cannot_be_used_is_not_ready_and_says_why(session
 def test_a_gateway_is_not_ready_and_a_worker_ends_where_the_broker_cannot_be_used(
     tmp_path: Path, url: str, without: str, reason: str
 ) -> None:
-    ask = "from gateway import context, settings\nfrom gateway.operations import probes\n"
-    ask += "probes.refuse_unready(context.open_context(settings.read_settings()))"
+    ask = "from gateway import context, settings\nfrom gateway.operations import startup\n"
+    ask += "startup.refuse_unready(context.open_context(settings.read_settings()))"
     for code in (ask, "from gateway.worker import worker\nworker.main()"):
         ended = run("gateway", code, tmp_path, without, CONTRAFACT_BROKER_URL=url)
         assert ended.returncode == 1

@@ -19,9 +19,10 @@ FOUR_EDITS = [read_method("lance-r", {})]
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("paired", [True, False])
 @pytest.mark.parametrize(("sources", "family"), [(16, 8), (38, 24)])
-def test_the_stated_drop_is_found_four_times_of_five(sources: int, family: int) -> None:
-    drop = detectable_drop(sources, family)
+def test_the_stated_drop_is_found_four_times_of_five(sources: int, family: int, paired: bool) -> None:
+    drop, arms = detectable_drop(sources, family, paired=paired), ACCURACY if paired else None
     assert drop is not None
     random = np.random.default_rng(sources)
     none = Differences(np.arange(sources), np.zeros(sources), np.zeros(sources), sources)
@@ -30,7 +31,9 @@ def test_the_stated_drop_is_found_four_times_of_five(sources: int, family: int) 
     findings, trials = 0, 120
     for trial in range(trials):
         right, before = random.random(sources) < ACCURACY - drop, random.random(sources) < ACCURACY
-        differences = Differences(np.arange(sources), right.astype(float) - before, np.zeros(sources), sources)
+        differences = Differences(
+            np.arange(sources), right.astype(float) - before, np.zeros(sources), sources, None, arms
+        )
         effects = assess({mine: differences, **others}, trial)
         findings += effects[0].cell == mine and effects[0].standing == "weakness"
     assert findings / trials > 0.8 - 3 * np.sqrt(0.16 / trials)
