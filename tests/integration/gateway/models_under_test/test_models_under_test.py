@@ -27,6 +27,7 @@ from tests.support.small_services import SmallServices, serve
 
 SPEC = {
     "task": "classify the vehicle",
+    "design": "free",
     "methods": [{"name": "dillema", "parameters": {"counterfactuals_per_image": 2}}],
 }
 
@@ -70,7 +71,7 @@ def system(tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     small = SmallServices()
     with listen(create_app(settings)) as evaluator, serve(small) as url:
         urls = {**dict.fromkeys(SERVICES, url), "evaluator_service": evaluator}
-        with run_embedded(folder / "data", service_urls=urls, port=port) as embedded:
+        with run_embedded(folder / "data", str(profile), service_urls=urls, port=port) as embedded:
             system = System(embedded, small, hub, onnx_files(folder / "resnet"))
             with system.client:
                 yield system

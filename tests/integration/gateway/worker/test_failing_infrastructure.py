@@ -144,7 +144,7 @@ def test_a_database_that_stalls_longer_than_a_lease_costs_time_only(tmp_path: Pa
         counterfactuals, predictions = day.site.results()
     assert [(image.state, image.attempts) for image in images] == [("done", 0)] * 4
     assert len(counterfactuals) == len(set(counterfactuals)) > 0
-    assert len(predictions) == len(set(predictions)) > 0
+    assert len(predictions) == len(set(map(str, predictions))) > 0
 
 
 @ON_POSTGRES
