@@ -24,7 +24,7 @@ from tests.support.rows import add_job
 from tests.support.small_services import SmallServices, serve
 from tests.support.work_site import QUICK, Site, work_until
 
-SIZES = (12, 16, 20)  # each within the share of one message, and enough for a hint at exchanged channels
+SIZES = (16, 18, 20)  # within the share of one message and one claim, and enough for a hint at exchanged channels
 
 
 def kinds_of(engine: Engine, site: Site, images: int) -> Counter[str]:
