@@ -38,7 +38,7 @@ from shared.schemas.base import Contract
 from shared.schemas.effects import Cell, CellEffect, Direction
 from shared.schemas.metrics import ClassConfusion, ConfusionPairs, SegmentationMetrics
 from shared.schemas.results import CounterfactualView, JobResults, ModelResults
-from shared.words.verdicts import most_severe
+from shared.words.verdicts import by_severity
 
 STEPS = (0.05, 0.1, 0.2, 0.4, 0.7)  # effects from which on a cell has the next shade; 5 points are the tested limit
 MOST_ROWS = 30  # of methods side by side
@@ -120,7 +120,7 @@ def _chosen(results: JobResults, view: ResultsView) -> ModelResults | None:
         if chosen is not None and chosen not in names:
             raise InvalidInput(f"the job has no {name} {chosen!r}; it has {', '.join(names) or 'none'}")
     fitting = [row for row in figures if view.model in (None, row.model) and view.method in (None, row.method)]
-    return most_severe(results, fitting)
+    return next(iter(by_severity(results, fitting)), None)
 
 
 def _at(session: Session, job: Job, figures: ModelResults, threshold: float) -> ModelResults:

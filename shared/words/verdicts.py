@@ -156,8 +156,8 @@ def lost_images(effect: CellEffect) -> float:
     return -effect.delta_accuracy * effect.sources
 
 
-def most_severe(results: JobResults, among: Sequence[ModelResults]) -> ModelResults | None:
-    """The first result with a weakness, else the one whose unsettled drop lost the most images, else the first."""
+def by_severity(results: JobResults, among: Sequence[ModelResults]) -> list[ModelResults]:
+    """Results with a weakness, then by the images that their unsettled drop lost, then the others."""
 
     def rank(result: ModelResults) -> tuple[int, float]:
         verdict = verdict_of(results, result)
@@ -165,7 +165,7 @@ def most_severe(results: JobResults, among: Sequence[ModelResults]) -> ModelResu
             return 1, -lost_images(verdict.unsettled[0])
         return 0 if verdict.kind == "weakness" else 2, 0
 
-    return min(among, key=rank, default=None)
+    return sorted(among, key=rank)
 
 
 def verdict_sentence(verdict: ModelVerdict, metric: Metric = "accuracy") -> str:
