@@ -247,11 +247,8 @@ class _Rank(NamedTuple):
 def select_pictures(sources: Iterable[SourceRows], results: JobResults) -> ReportPictures:
     """The pictures of a job, ordered as `_Rank` says. Equal rows give equal pictures."""
     findings = [(effect, figures) for figures in results.results for effect in figures.findings]
-    findings += [
-        (verdict.unsettled[0], figures)
-        for figures in results.results
-        if (verdict := verdict_of(results, figures)).kind == "not settled"
-    ]
+    unsettled = [(verdict_of(results, figures), figures) for figures in results.results if not figures.findings]
+    findings += [(effect, figures) for verdict, figures in unsettled for effect in verdict.shown]
     findings.sort(key=lambda pair: pair[0].standing != "weakness")
     best: dict[_Finding, list[_Rank]] = {
         (figures.model, figures.method, effect.cell): [] for effect, figures in findings[:FINDINGS_WITH_PICTURES]

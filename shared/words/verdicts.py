@@ -51,6 +51,11 @@ class ModelVerdict:
     provisional: bool = True
 
     @property
+    def shown(self) -> list[CellEffect]:
+        """The cells that pages show first: the three strongest weaknesses, or the unsettled drop that lost most."""
+        return self.weaknesses[:3] if self.kind == "weakness" else self.unsettled[: self.kind == "not settled"]
+
+    @property
     def passes(self) -> bool:
         """Whether more than a small loss is ruled out in all tested cells, on reviewed images."""
         return self.kind == "bounded" and self.limit <= SMALL_LOSS and not self.provisional

@@ -20,7 +20,7 @@ from shared.words.wording import more_images, points
 from tests.support.drawn_job import serve_drawn_job
 from tests.support.gateway_under_test import Gateway
 
-PAGES = ("/jobs/drawn/overview", "/jobs/drawn/view", "/jobs/drawn/report")
+PAGES = ("/jobs/drawn/view", "/jobs/drawn/report")
 
 
 @pytest.fixture(scope="module")
