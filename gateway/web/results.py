@@ -171,8 +171,9 @@ def _images(session: Session, job: str, figures: ModelResults, cell: Cell) -> li
 def _gain(model: str, view: CounterfactualView) -> float:
     """The change of the probability of the ground truth; 0 where there is none."""
     opinion = next(opinion for opinion in view.predictions if opinion.model == model)
-    before, after = (each and each.ground_truth_probability for each in (opinion.original, opinion.counterfactual))
-    return 0.0 if before is None or after is None else after - before
+    if opinion.original is None or opinion.counterfactual is None:
+        return 0.0
+    return (opinion.counterfactual.ground_truth_probability or 0.0) - (opinion.original.ground_truth_probability or 0.0)
 
 
 def _of_model(results: JobResults, model: str) -> Sequence[ModelResults]:

@@ -27,9 +27,9 @@ for (const code of document.querySelectorAll(".steps code")) {
   button.className = "copy";
   button.textContent = "Copy";
   button.setAttribute("aria-label", `Copy ${code.textContent}`);
-  button.addEventListener("click", async () => {
-    await navigator.clipboard.writeText(code.textContent);
-    button.textContent = "Copied";
+  button.addEventListener("click", () => {
+    getSelection().selectAllChildren(code); // the clipboard's API is refused to saved files
+    button.textContent = document.execCommand("copy") ? "Copied" : "Selected";
   });
   code.parentElement.append(button);
 }
