@@ -460,7 +460,7 @@ class Client:
 
     def gallery_of(self, job: str) -> str:
         """The URL of the page with a job's accepted counterfactuals."""
-        return str(self._gateway.http.base_url.join(f"jobs/{job}/view?verdict=accepted#gallery"))
+        return str(self._gateway.http.base_url.join(f"jobs/{job}/gallery?verdict=accepted"))
 
     def calibration_page_of(self, job: str) -> str:
         """The URL of the page that shows a job's calibration sample."""

@@ -46,7 +46,6 @@ RESULT_PAGES = (
     "/jobs/{job}/results?limit=50",
     "/jobs/{job}/findings",
     "/jobs/{job}/view",
-    "/jobs/{job}/overview",
     "/jobs/{job}/notes",
     "/jobs/{job}/review",
     "/jobs/{job}/map",

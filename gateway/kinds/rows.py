@@ -21,7 +21,8 @@ class CounterfactualRow(NamedTuple):
 
     `shapes` and `recaption` are the scores of these checks, `second` whether the second scorer accepts the image (1 or
     0), and `validity`, `judge_label` and `judge_value` those scores; None where they were not made. `null_check` and
-    `lost_to` of an edit are as in `tables.Counterfactual`.
+    `lost_to` of an edit are as in `tables.Counterfactual`. `clarity`: how well the image shows the edit, and that the
+    rest is unchanged, for the choice of pictures; 0 without these scores.
     """
 
     position: int
@@ -45,6 +46,7 @@ class CounterfactualRow(NamedTuple):
     validity: float | None = None
     judge_label: float | None = None
     judge_value: float | None = None
+    clarity: float = 0.0
 
     @property
     def judged(self) -> float | None:

@@ -11,13 +11,16 @@ from typing import NamedTuple
 from gateway.analysis.limits import LEAST_SOURCES
 from gateway.kinds import of_metric
 from gateway.methods import confirming_method
+from gateway.report.words import sentence_case
 from gateway.results.confirmation import editor_to_confirm
 from shared.schemas.effects import CellEffect
-from shared.schemas.results import Funnel, JobResults, ModelResults
+from shared.schemas.results import JobResults, ModelResults
 from shared.words.verdicts import any_testable, lost_images, suspected_drops, verdict_of
 from shared.words.wording import (
     change_in_words,
     class_in_words,
+    counts_pairs,
+    factor_in_words,
     more_images,
     nothing_compared,
     open_effect_sentence,
@@ -35,7 +38,7 @@ class Weakness(NamedTuple):
 
 
 def tested_sentence(results: JobResults) -> str:
-    """What was tested: "street-classifier on 70 source images and 179 counterfactuals of them (dillema).".
+    """What was tested: "Tested: street-classifier on 70 source images. Of 240 proposed edits (dillema), 230 …".
 
     If no edit was accepted, why.
     """
@@ -44,19 +47,42 @@ def tested_sentence(results: JobResults) -> str:
     models = list(dict.fromkeys(result.model for result in results.results))
     names = f"{', '.join(models[:-1])} and {models[-1]}" if len(models) > 1 else "".join(models)
     images = f"{results.sources:,} source image{'' if results.sources == 1 else 's'}"
-    accepted = sum(funnel.accepted.count for funnel in results.funnels)
-    counterfactuals = f"{accepted:,} accepted counterfactual{'' if accepted == 1 else 's'}"
-    methods = ", ".join(map(_by_method, results.funnels))
-    by_methods = f" ({methods})" if methods else ""
-    if not models:
-        return f"No model was tested: {counterfactuals} of {images}{by_methods}."
-    return (
-        f"Tested: {names} on {images} and {counterfactuals} of {'it' if results.sources == 1 else 'them'}{by_methods}."
-    )
+    return f"{f'Tested: {names} on {images}' if models else f'No model was tested: {images}'}.{_edits(results)}"
 
 
-def _by_method(funnel: Funnel) -> str:
-    return f"{funnel.method}: {funnel.accepted.count:,} of {funnel.proposed:,} proposed"
+def _edits(results: JobResults) -> str:
+    """ " Of 240 proposed edits (dillema), 230 were rendered, 179 accepted and 170 compared."."""
+    funnels = results.funnels
+    if not funnels:
+        return ""
+    proposed, rendered = sum(funnel.proposed for funnel in funnels), sum(funnel.rendered for funnel in funnels)
+    accepted = sum(funnel.accepted.count for funnel in funnels)
+    compared = sum((funnel.counted or funnel.accepted).count for funnel in funnels)
+    methods = ", ".join(funnel.method for funnel in funnels)
+    last = f", {accepted:,} accepted and {compared:,} compared" if results.results else f" and {accepted:,} accepted"
+    return f" Of {proposed:,} proposed edits ({methods}), {rendered:,} were rendered{last}."
+
+
+def not_tested(results: JobResults) -> list[str]:
+    """What these results say nothing of, in short sentences; empty if nothing was tested at all."""
+    if not counts_pairs(results) or not any_testable(results):
+        return []
+    return list(dict.fromkeys(_not_tested(results)))
+
+
+def _not_tested(results: JobResults) -> Iterator[str]:
+    for result in results.results:
+        if few := sum(effect.standing == "too few images" for effect in result.cells):
+            yield f"{few:,} of {len(result.cells):,} changes of a class ({result.method}): too few images."
+    cells = [effect.cell for result in results.results for effect in result.cells]
+    factors = sorted({factor_in_words(cell.factor, cell.value) for cell in cells})
+    yield f"Changes of anything but {', '.join(factors)}."
+    if any(result.relation == "metamorphic" for result in results.results):
+        yield "Whether predictions are right: without ground truth, only whether they stay the same."
+    if results.provisional:
+        yield f"Whether the pictures are valid: {'too few' if results.reviews else 'none'} were reviewed."
+    for method, checks in results.checks_off.items():
+        yield f"{sentence_case(', '.join(checks))} of the pictures ({method}): these checks are off."
 
 
 def next_steps(results: JobResults) -> list[str]:

@@ -12,7 +12,7 @@ Source images are streamed and only candidates are kept, so memory does not grow
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from heapq import nsmallest
 from itertools import islice
 from typing import NamedTuple
@@ -49,6 +49,7 @@ from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.reports import FindingPictures, JobReport, ReportPictures
 from shared.schemas.results import Calibration, CounterfactualView, JobResults, ModelResults
 from shared.schemas.service import ServiceInfo
+from shared.words.verdicts import verdict_of
 
 PER_FINDING = 6
 FINDINGS_WITH_PICTURES = 6
@@ -104,7 +105,7 @@ def write_report(
         check()
         return store.get(image_key(digest))
 
-    store.put(key, report_page(report, load, colours, packets, stored.test_set).encode())
+    store.put(key, report_page(report, load, colours, packets, stored.test_set, rows.job.created_at).encode())
     return results
 
 
@@ -234,20 +235,26 @@ def _count_judged(by_factor: Mapping[str, CheckErrors]) -> int:
 
 
 class _Rank(NamedTuple):
-    """Sort key: flips that the null or sham arm does not share first; then the largest loss of probability."""
+    """Sort key: changes of the prediction that the null or sham arm does not share first; then the clearest images."""
 
-    not_flipped: bool
-    null_flipped: bool
+    not_changed: bool
+    arm_changed: bool
+    unclear: float
     change: float
     id: str
 
 
 def select_pictures(sources: Iterable[SourceRows], results: JobResults) -> ReportPictures:
-    """The pictures of a job, ordered by flip, then loss of probability, then id. Equal rows give equal pictures."""
+    """The pictures of a job, ordered as `_Rank` says. Equal rows give equal pictures."""
     findings = [(effect, figures) for figures in results.results for effect in figures.findings]
+    unsettled = [(verdict_of(results, figures), figures) for figures in results.results if not figures.findings]
+    findings += [(effect, figures) for verdict, figures in unsettled for effect in verdict.shown]
     findings.sort(key=lambda pair: pair[0].standing != "weakness")
     best: dict[_Finding, list[_Rank]] = {
         (figures.model, figures.method, effect.cell): [] for effect, figures in findings[:FINDINGS_WITH_PICTURES]
+    }
+    gains = {
+        (figures.model, figures.method, effect.cell) for effect, figures in findings if effect.standing == "improvement"
     }
     models = list(dict.fromkeys(figures.model for figures in results.results))
     hero_model = next((model for model, _, _ in best), models[0] if models else None)
@@ -257,7 +264,7 @@ def select_pictures(sources: Iterable[SourceRows], results: JobResults) -> Repor
     for rows in sources:
         edits = list(triples(rows.counterfactuals))
         counted = [triple for triple in edits if triple.edit.counted]
-        _update_best(rows, counted, best)
+        _update_best(rows, counted, best, gains)
         if not best:
             predictions = rows.predictions_of(hero_model or "")
             heroes = nsmallest(1, [*heroes, *(_rank(triple, predictions, ALL_CLASSES) for triple in counted)])
@@ -296,13 +303,14 @@ def _least(effect: CellEffect) -> float:
     interval = effect.selected_interval or effect.interval
     if interval is None:
         return effect.delta_accuracy
-    return interval.high if effect.standing == "weakness" else -interval.low
+    return -interval.low if effect.standing == "improvement" else interval.high
 
 
 def _update_best(
     rows: SourceRows,
     counted: list[Triple[CounterfactualRow]],
     best: dict[_Finding, list[_Rank]],
+    gains: Set[_Finding],
 ) -> None:
     """Insert the counterfactuals of a source image into the best pictures of each finding."""
     for (model, method, cell), ranks in best.items():
@@ -313,20 +321,23 @@ def _update_best(
             triple for triple in counted if triple.edit.method == method and cell in cells_of(triple.edit, cell.label)
         ]
         if members:
-            candidates = [*ranks, *(_rank(triple, predictions, cell.label) for triple in members)]
+            gained = (model, method, cell) in gains
+            candidates = [*ranks, *(_rank(triple, predictions, cell.label, gained) for triple in members)]
             ranks[:] = nsmallest(PER_FINDING, candidates)
 
 
-def _rank(triple: Triple[CounterfactualRow], predictions: Mapping[str, PredictionRow], label: str) -> _Rank:
-    """`label` is the class in question, of several in an image."""
+def _rank(
+    triple: Triple[CounterfactualRow], predictions: Mapping[str, PredictionRow], label: str, gained: bool = False
+) -> _Rank:
+    """`label` is the class in question, of several in an image; `gained`: the model is to be right with the edit."""
     compared = triple.predictions(predictions)
     original, image, reference = compared.original, compared.counterfactual, compared.reference
     if original is None or image is None:
-        return _Rank(True, True, 0.0, triple.edit.id)
-    flipped = _differs(original, image, label)
+        return _Rank(True, True, 0.0, 0.0, triple.edit.id)
+    changed = _differs(original, image, label) and image.holds(label) is gained
     damaged = reference is not None and _differs(original, reference, label)
     change = (image.confidence(label) or 0.0) - (original.confidence(label) or 0.0)
-    return _Rank(not flipped, damaged, change, triple.edit.id)
+    return _Rank(not changed, damaged, -triple.edit.clarity, -change if gained else change, triple.edit.id)
 
 
 def _differs(original: PredictionRow, edited: PredictionRow, label: str) -> bool:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from functools import cache, partial
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
 from gateway import kinds
-from gateway.report.advice import next_steps, tested_sentence
+from gateway.report.advice import next_steps, not_tested, tested_sentence
 from gateway.report.thumbnails import EmbeddedPictures
 from gateway.report.words import FILTERS, GLOBALS
 from shared.schemas.reports import JobReport
@@ -19,7 +20,7 @@ from shared.schemas.reports import JobReport
 TEMPLATES = Path(__file__).parent / "templates"
 OF_KINDS = Path(kinds.__file__).parent / "templates"
 ASSETS = Path(__file__).parent / "assets"
-HERO_SIDE = 512  # pixels, of the pictures in the page's first example
+HERO_SIDE = 512  # pixels, of the pictures of verdicts
 DATA_BEGIN, DATA_END = '<script type="application/json" id="data">', "</script>"
 
 
@@ -44,12 +45,13 @@ def report_page(
     colours: Sequence[tuple[int, int, int]] = (),
     packets: Mapping[str, bytes] | None = None,
     test_set: Sequence[str] = (),
+    date: datetime | None = None,
 ) -> str:
     """The page. `load` returns the PNG bytes of an image's digest.
 
     `colours`: one per class of a segmentation job, in the order of its classes. `packets`: the XMP of generated images
     by digest (`gateway.results.provenance`). `test_set`: lines on what was used, what was left out and why, and where
-    labels come from.
+    labels come from. `date`: when the job was submitted.
     """
     pictures = EmbeddedPictures(load, colours, packets or {})
     style = (ASSETS / "contrafact.css").read_text(encoding="utf-8")
@@ -62,7 +64,9 @@ def report_page(
         views={view.id: view for view in report.counterfactuals},
         tested=tested_sentence(report.results),
         test_set=test_set,
+        date=date,
         next_steps=next_steps(report.results),
+        untested=not_tested(report.results),
         data=f"{DATA_BEGIN}{_json_of_report(report)}{DATA_END}",
         thumbnail=pictures.picture,
         large=partial(pictures.picture, side=HERO_SIDE),

@@ -17,10 +17,12 @@ from gateway.methods import METHODS, NULL_ARM
 from gateway.results.wording import chosen_by
 from shared.schemas.effects import Cell, CellEffect, Rate, VarianceComponents
 from shared.schemas.masks import ALL_CLASSES
-from shared.schemas.results import ChangeView, JobResults, ModelOpinion, PredictionView
+from shared.schemas.reports import ReportPictures
+from shared.schemas.results import ChangeView, JobResults, ModelOpinion, ModelResults, PredictionView
 from shared.schemas.scores import lost_labels
 from shared.words.verdicts import (
     any_testable,
+    by_severity,
     not_settled_sentence,
     open_cells_sentence,
     ruled_out,
@@ -46,6 +48,18 @@ from shared.words.wording import (
     review_sentence,
 )
 
+# What readers of a report may not know. The glossary of the documentation has the exact meanings.
+TERMS = {
+    "source": "A picture of your test set.",
+    "null arm": "The same picture, drawn again by the same editor, unchanged. It shows what drawing alone does.",
+    "sham arm": "A rendering whose words are changed but not their meaning.",
+    "counterfactual": "The same picture with one thing changed. It must still show its class.",
+    "cell": "All pictures of one class that get the same change.",
+    "points": "Percentage points: 10 points are 10 of 100 pictures.",
+    "95 % interval": "Where the true value lies, in 95 of 100 such tests.",
+    "family": "All cells that are tested together. Tests allow for their number.",
+    "q": "The share of false findings to expect among those at least this strong.",
+}
 _TOKENS = re.compile(r"\w+(?:['’-]\w+)*|\s+|[^\w\s]")
 _FIRST_SENTENCE = re.compile(r"((?:`[^`]*`|[^`])*?)\. (.*)", re.DOTALL)
 
@@ -160,9 +174,33 @@ def holds(opinion: PredictionView | None, expected: str | None) -> bool | None:
     return None if opinion is None or expected is None or not opinion.top else opinion.predicted == expected
 
 
+def day(time: datetime) -> str:
+    """ "20 Nov 2026"."""
+    return f"{time.day} {time:%b %Y}"
+
+
 def date_and_time(time: datetime) -> str:
     """ "20 Nov 2026, 11:24 UTC"."""
-    return f"{time.day} {time:%b %Y, %H:%M} UTC"
+    return f"{day(time)}, {time:%H:%M} UTC"
+
+
+def about_model(results: JobResults, result: ModelResults) -> str:
+    """The version of a model under test, and how often it is right: " · version 6f4cb640cbc4 · 98 % right on 88 …"."""
+    weights = [weights for info in results.made.services.values() for weights in info.weights]
+    served = (entry.revision for entry in weights if entry.role == f"under test: {result.model}")
+    version = results.made.uploaded_models.get(result.model) or next(served, "")
+    right = result.originals.right if result.originals else None
+    share = "" if right is None else f"{percent(right.value)} {SCORE_WORDS[result.metric].share} on {right.n} originals"
+    return "".join(f" · {part}" for part in (f"version {version[:12]}" if version else "", share) if part)
+
+
+def pictures_of(pictures: ReportPictures, result: ModelResults, effect: CellEffect | None) -> list[str]:
+    """The id of the picture of a verdict: the clearest of its cell, or without a cell the strongest flip; or none."""
+    if effect is None:
+        return [pictures.hero] if pictures.hero and pictures.hero_model == result.model else []
+    of_cell = (result.model, result.method, effect.cell)
+    shown = [entry for entry in pictures.findings if (entry.model, entry.method, entry.cell) == of_cell]
+    return shown[0].counterfactuals[:1] if shown else []
 
 
 def headline(text: str) -> tuple[str, str]:
@@ -229,8 +267,12 @@ FILTERS = {
     "headline": headline,
     "with_code": with_code,
     "date_and_time": date_and_time,
+    "day": day,
 }
 GLOBALS = {
+    "TERMS": TERMS,
+    "about_model": about_model,
+    "pictures_of": pictures_of,
     "marked_caption": marked_caption,
     "holds": holds,
     "nothing_accepted": nothing_accepted,
@@ -244,6 +286,7 @@ GLOBALS = {
     "counts_pairs": counts_pairs,
     "no_link": no_link,
     "any_testable": any_testable,
+    "by_severity": by_severity,
     "verdict_of": verdict_of,
     "not_settled_sentence": not_settled_sentence,
     "ruled_out": ruled_out,

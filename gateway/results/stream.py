@@ -14,12 +14,12 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
-from sqlalchemy import Executable, select
+from sqlalchemy import ColumnElement, Executable, func, select
 from sqlalchemy.orm import Session
 
 from gateway.database.tables import Counterfactual, Prediction, SourceImage
 from gateway.kinds.rows import CounterfactualRow, PredictionRow, SourceNumbers
-from gateway.methods.checks import RECAPTION, SHAPES
+from gateway.methods.checks import DIRECTION, RECAPTION, SHAPES
 from shared.schemas.designs import Factor
 from shared.schemas.effects import Cell, Direction
 from shared.schemas.results import Relation
@@ -115,10 +115,15 @@ def _counterfactual_query(job_id: str) -> Executable:
             c.scores[SHAPES].as_float(), c.scores[RECAPTION].as_float(),
             c.sham_ordinal, c.null_check, c.lost_to, c.scores["second_accepted"].as_float(),
             c.scores["validity"].as_float(), c.scores["judge_label"].as_float(), c.scores["judge_value"].as_float(),
+            _score("structure") + _score(DIRECTION),
         )
         .where(c.job_id == job_id)
         .order_by(c.position, c.method, c.ordinal)
     )  # fmt: skip
+
+
+def _score(name: str) -> ColumnElement[float]:
+    return func.coalesce(Counterfactual.scores[name].as_float(), 0.0)
 
 
 def _prediction_query(job_id: str) -> Executable:

@@ -1,4 +1,4 @@
-"""The page of a job's results: findings with their images, then charts whose cells and bars link to their images.
+"""The page of a job: progress, findings with their images, then charts whose cells and bars link to their images.
 
 Its state is in the address. A threshold of confidence changes the figures of one model and method without a call of a
 model, because predictions are stored with their probabilities.
@@ -25,6 +25,7 @@ from gateway.database.sessions import reading
 from gateway.database.tables import Job, Report
 from gateway.feedback.notes import finding_id, load_notes, with_notes
 from gateway.jobs import jobs
+from gateway.jobs.pace import pace_of
 from gateway.kinds import of_metric
 from gateway.report.advice import open_effects, steps_for
 from gateway.results.counterfactuals import first_views
@@ -38,7 +39,7 @@ from shared.schemas.base import Contract
 from shared.schemas.effects import Cell, CellEffect, Direction
 from shared.schemas.metrics import ClassConfusion, ConfusionPairs, SegmentationMetrics
 from shared.schemas.results import CounterfactualView, JobResults, ModelResults
-from shared.words.verdicts import most_severe
+from shared.words.verdicts import by_severity, verdict_of
 
 STEPS = (0.05, 0.1, 0.2, 0.4, 0.7)  # effects from which on a cell has the next shade; 5 points are the tested limit
 MOST_ROWS = 30  # of methods side by side
@@ -50,6 +51,7 @@ _PREDICTED: dict[Arm, str] = {
     "originals": "predicted_original", "nulls": "predicted_null", "counterfactuals": "predicted",
 }  # fmt: skip
 PICTURES_PER_FINDING = 3
+CHOSEN_FROM = 24  # images of a finding, of which those that lost most are shown
 FINDINGS_WITH_PICTURES = 12
 Name = Annotated[str | None, Field(max_length=200)]
 
@@ -75,31 +77,33 @@ class Finding:
     steps: list[str]
 
 
-@router.get("/jobs/{job}/overview")
-def show_results_page(
-    job: JobId, gateway: Gateway, owner: Owner, view: Annotated[ResultsView, Query()]
-) -> HTMLResponse:
-    """Findings first, then one model and method: heat map, forest plot, confusion, methods side by side, funnel, cost.
+@router.get("/jobs/{job}/view")
+def show_job(job: JobId, gateway: Gateway, owner: Owner, view: Annotated[ResultsView, Query()]) -> HTMLResponse:
+    """Progress while the job runs, then findings, then one model and method: heat map, forest plot, confusion, methods.
 
     Raises InvalidInput for a model or method that the job lacks.
     """
     with reading(gateway.sessions) as session:
-        row = jobs.find(session, owner, job)
+        row, detail = jobs.find(session, owner, job), jobs.show(session, owner, job)
+        pace, test_set = pace_of(session, detail), jobs.describe_test_set(session, job)
         report = session.get(Report, job)
         results = with_notes(report.results, load_notes(session, job)) if report is not None else None
         figures = None if results is None else _chosen(results, view)
-        findings = [] if results is None else _findings(session, job, results)
+        findings, more_findings = ([], []) if results is None else _findings(session, job, results)
         shown = figures if figures is None else _at(session, row, figures, view.threshold)
     return render(
-        "results.html",
+        "job.html",
         job_id=job,
-        job=row,
+        job=detail,
+        pace=pace,
+        test_set=test_set,
         results=results,
         findings=findings,
+        more_findings=more_findings,
         view=view,
         figures=shown,
         thresholded=shown is not figures,
-        address=partial(address_of, f"/jobs/{job}/overview", view),
+        address=partial(address_of, f"/jobs/{job}/view", view),
         maps=[] if shown is None else heat_maps(shown),
         methods=None if results is None or figures is None else side_by_side(_of_model(results, figures.model)),
         open_effects=[] if figures is None else open_effects(figures),
@@ -120,7 +124,7 @@ def _chosen(results: JobResults, view: ResultsView) -> ModelResults | None:
         if chosen is not None and chosen not in names:
             raise InvalidInput(f"the job has no {name} {chosen!r}; it has {', '.join(names) or 'none'}")
     fitting = [row for row in figures if view.model in (None, row.model) and view.method in (None, row.method)]
-    return most_severe(results, fitting)
+    return next(iter(by_severity(results, fitting)), None)
 
 
 def _at(session: Session, job: Job, figures: ModelResults, threshold: float) -> ModelResults:
@@ -130,10 +134,11 @@ def _at(session: Session, job: Job, figures: ModelResults, threshold: float) -> 
     return at_threshold(figures, load_rows(session, job.id), rounds_of(session, job.id), threshold)
 
 
-def _findings(session: Session, job: str, results: JobResults) -> list[Finding]:
-    rows = [(figures, effect) for figures in results.results for effect in figures.findings]
-    rows.sort(key=lambda row: row[1].standing != "weakness")
-    return [
+def _findings(session: Session, job: str, results: JobResults) -> tuple[list[Finding], list[Finding]]:
+    """The cells that verdicts show, and the other findings."""
+    shown = [(row, effect) for row in results.results for effect in verdict_of(results, row).shown]
+    more = [(row, effect) for row in results.results for effect in row.findings if (row, effect) not in shown]
+    findings = [
         Finding(
             finding_id(figures.model, figures.method, effect.cell),
             figures,
@@ -141,12 +146,13 @@ def _findings(session: Session, job: str, results: JobResults) -> list[Finding]:
             _images(session, job, figures, effect.cell) if number < FINDINGS_WITH_PICTURES else [],
             steps_for(job, figures, effect),
         )
-        for number, (figures, effect) in enumerate(rows)
+        for number, (figures, effect) in enumerate([*shown, *more])
     ]
+    return findings[: len(shown)], findings[len(shown) :]
 
 
 def _images(session: Session, job: str, figures: ModelResults, cell: Cell) -> list[CounterfactualView]:
-    """The first images of a cell whose prediction changed."""
+    """Counted images of a cell whose prediction changed, those that lost most first."""
     to = cell.direction == "to"
     filters = {
         "model": figures.model,
@@ -158,7 +164,16 @@ def _images(session: Session, job: str, figures: ModelResults, cell: Cell) -> li
         "flipped": True,
         **class_filter(figures, cell.label),
     }
-    return first_views(session, job, Filters.model_validate(filters), PICTURES_PER_FINDING)
+    views = first_views(session, job, Filters.model_validate(filters), CHOSEN_FROM)
+    return sorted(views, key=partial(_gain, figures.model))[:PICTURES_PER_FINDING]
+
+
+def _gain(model: str, view: CounterfactualView) -> float:
+    """The change of the probability of the ground truth; 0 where there is none."""
+    opinion = next(opinion for opinion in view.predictions if opinion.model == model)
+    if opinion.original is None or opinion.counterfactual is None:
+        return 0.0
+    return (opinion.counterfactual.ground_truth_probability or 0.0) - (opinion.original.ground_truth_probability or 0.0)
 
 
 def _of_model(results: JobResults, model: str) -> Sequence[ModelResults]:

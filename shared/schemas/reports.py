@@ -14,7 +14,7 @@ ReportFormat = Literal["html", "md", "json"]
 
 
 class FindingPictures(Contract):
-    """The ids of the counterfactuals that the report shows for a finding, flips first."""
+    """The ids of the counterfactuals that the report shows for a finding, or for the first drop of an open verdict."""
 
     model: str
     method: str

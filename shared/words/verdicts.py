@@ -51,6 +51,11 @@ class ModelVerdict:
     provisional: bool = True
 
     @property
+    def shown(self) -> list[CellEffect]:
+        """The cells that pages show first: the three strongest weaknesses, or the unsettled drop that lost most."""
+        return self.weaknesses[:3] if self.kind == "weakness" else self.unsettled[: self.kind == "not settled"]
+
+    @property
     def passes(self) -> bool:
         """Whether more than a small loss is ruled out in all tested cells, on reviewed images."""
         return self.kind == "bounded" and self.limit <= SMALL_LOSS and not self.provisional
@@ -156,8 +161,8 @@ def lost_images(effect: CellEffect) -> float:
     return -effect.delta_accuracy * effect.sources
 
 
-def most_severe(results: JobResults, among: Sequence[ModelResults]) -> ModelResults | None:
-    """The first result with a weakness, else the one whose unsettled drop lost the most images, else the first."""
+def by_severity(results: JobResults, among: Sequence[ModelResults]) -> list[ModelResults]:
+    """Results with a weakness, then by the images that their unsettled drop lost, then the others."""
 
     def rank(result: ModelResults) -> tuple[int, float]:
         verdict = verdict_of(results, result)
@@ -165,7 +170,7 @@ def most_severe(results: JobResults, among: Sequence[ModelResults]) -> ModelResu
             return 1, -lost_images(verdict.unsettled[0])
         return 0 if verdict.kind == "weakness" else 2, 0
 
-    return min(among, key=rank, default=None)
+    return sorted(among, key=rank)
 
 
 def verdict_sentence(verdict: ModelVerdict, metric: Metric = "accuracy") -> str:

@@ -1,4 +1,4 @@
-// Live progress, buttons and hotkeys of a job's page.
+// Live progress and buttons of a job's page.
 const progress = document.getElementById("progress");
 const newest = document.getElementById("newest");
 
@@ -41,21 +41,3 @@ for (const button of document.querySelectorAll("[data-post], [data-delete]")) {
     else alert((await reply.json()).detail);
   });
 }
-
-const pairs = [...document.querySelectorAll("#gallery .pair")];
-let at = -1;
-document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, textarea, img")) return;
-  if (event.key === "j" || event.key === "k") {
-    at = Math.min(pairs.length - 1, Math.max(0, at + (event.key === "j" ? 1 : -1)));
-    pairs[at]?.querySelector(".about a")?.focus({ preventScroll: true });
-    pairs[at]?.scrollIntoView({ block: "center" });
-  } else if (event.key === "f") {
-    const address = new URL(location.href);
-    if (address.searchParams.get("flipped") === "true") address.searchParams.delete("flipped");
-    else address.searchParams.set("flipped", "true");
-    address.searchParams.delete("cursor");
-    address.hash = "gallery";
-    location.assign(address);
-  }
-});

@@ -9,8 +9,8 @@ from shared.schemas.metrics import ExchangedClass, OriginalsCheck, OriginalsStan
 from shared.schemas.results import CheckCount, FlippedReviews, JobResults, MethodReviews
 from shared.words.verdicts import (
     VerdictKind,
+    by_severity,
     is_suspected,
-    most_severe,
     not_testable_sentences,
     originals_hints,
     verdict_of,
@@ -123,8 +123,8 @@ def test_the_most_severe_verdict_has_a_weakness_or_else_lost_the_most_images() -
         ([sound, small], small),
         ([sound, sound.model_copy()], sound),
     ):
-        assert most_severe(job_results(*among), among) is first
-    assert most_severe(job_results(), []) is None
+        assert by_severity(job_results(*among), among)[0] is first
+    assert by_severity(job_results(), []) == []
 
 
 def test_a_verdict_in_words_names_its_first_weakness_or_what_is_ruled_out() -> None:

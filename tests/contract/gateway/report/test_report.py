@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from playwright.sync_api import expect
 from sqlalchemy import delete, select, update
 
 from gateway.database.events import add_event
@@ -26,9 +27,10 @@ from gateway.results.job_rows import load_rows
 from gateway.results.measure import measure
 from shared.media.storage import DirectoryStore
 from shared.schemas.metrics import OriginalsCheck
-from shared.schemas.reports import JobReport
+from shared.schemas.reports import JobReport, ReportPictures
 from shared.schemas.results import Calibration, JobResults
 from shared.words.wording import nothing_accepted, percent
+from tests.support.browser import headless, needs_browser, open_page, overflow, violations
 from tests.support.drawn_job import add_drawn_job, serve_drawn_job
 from tests.support.json_values import value_at
 from tests.support.predictions import forget_truths
@@ -163,10 +165,13 @@ def test_the_page_says(measured: Measured, sentence: str) -> None:
 
 
 def test_the_first_screen_says_what_was_tested_and_what_to_do(measured: Measured) -> None:
-    first, _, below = measured[3].partition("<nav")
+    first, _, below = measured[3].partition('<details class="folded"')
     assert all(words in first for words in ("night-bus", "sound", "48 source images"))
     assert 'id="next"' in first
     assert "contrafact confirm drawn --with shifts" in first
+    assert "48 originals" in first
+    assert 'id="untested"' in first
+    assert first.count("at night is not recognised") == 1
     assert 'id="findings"' in below
 
 
@@ -175,6 +180,43 @@ def test_the_hero_is_of_the_strongest_weakness(measured: Measured) -> None:
     assert report.results == measured[2]
     assert report.pictures.hero == report.pictures.findings[0].counterfactuals[0]
     assert report.pictures.hero_model == "night-bus"
+
+
+@pytest.mark.slow
+def test_the_picture_of_a_finding_shows_its_edit_best(measured: Measured) -> None:
+    sessions, store, _, page = measured
+    (finding,) = (of for of in pictures(page).findings if of.model == "night-bus")
+    last = finding.counterfactuals[-1]
+    with sessions.begin() as session:
+        row = session.get_one(Counterfactual, last)
+        before, row.scores = row.scores, {**row.scores, "direction": 0.9}
+    assert pictures(_report(sessions, store, "drawn")).hero == last
+    with sessions.begin() as session:
+        session.get_one(Counterfactual, last).scores = before
+    assert _report(sessions, store, "drawn") == page
+
+
+def pictures(page: str) -> ReportPictures:
+    return JobReport.model_validate_json(report_data(page) or "").pictures
+
+
+@pytest.mark.slow
+@needs_browser
+def test_a_saved_report_is_short_explains_its_terms_and_copies_its_commands(measured: Measured, tmp_path: Path) -> None:
+    saved = tmp_path / "report.html"
+    saved.write_text(measured[3], encoding="utf-8")
+    with headless() as browser, open_page(browser, saved.as_uri(), phone=True) as page:
+        term = page.locator(".term", has_text="null arm").first
+        expect(term.locator(".tip")).to_be_hidden()
+        term.focus()
+        expect(term.locator(".tip")).to_be_visible()
+        page.locator(".copy").first.click()
+        expect(page.locator(".copy").first).to_have_text("Copied")
+        assert not violations(page)
+        assert overflow(page) <= 0
+        assert len(re.findall(rb"/Type\s*/Page\b", page.pdf(prefer_css_page_size=True))) <= 6
+        page.evaluate("location.hash = 'effects'")
+        expect(page.locator("#effects table").first).to_be_visible()
 
 
 @pytest.mark.slow

@@ -81,7 +81,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 
 
 def test_the_curve_of_a_finding_has_a_point_and_an_interval_at_each_dose(site: Gateway) -> None:
-    text = html.unescape(site.client.get(f"/jobs/{JOB}/overview").text)
+    text = html.unescape(site.client.get(f"/jobs/{JOB}/view").text)
     finding = text.split('<article class="finding')[1]
     words = re.search(r'<svg class="forest dose"[^>]* aria-label="Effect by dose:([^"]+)"', finding)
     assert words
@@ -107,7 +107,7 @@ def test_the_curve_of_a_finding_has_a_point_and_an_interval_at_each_dose(site: G
 @needs_browser
 @pytest.mark.parametrize("phone", [False, True], ids=["wide", "phone"])
 def test_the_curve_fits_and_is_in_sight(site: Gateway, browser: Browser, phone: bool) -> None:
-    with open_page(browser, f"{str(site.client.base_url).rstrip('/')}/jobs/{JOB}/overview", phone=phone) as page:
+    with open_page(browser, f"{str(site.client.base_url).rstrip('/')}/jobs/{JOB}/view", phone=phone) as page:
         chart = page.locator(".finding .dose").first
         assert chart.is_visible()
         box = chart.bounding_box()

@@ -18,7 +18,7 @@ from tests.support.pages import home_of
 
 pytestmark = needs_browser
 LONG = "t" * 180
-PAGES = ("view", "gallery", "overview", "report")
+PAGES = ("view", "gallery", "report")
 
 
 @pytest.fixture(scope="module")

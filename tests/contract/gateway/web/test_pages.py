@@ -63,22 +63,12 @@ def test_home_lists_jobs_and_offers_a_form(client: httpx.Client) -> None:
 def test_a_finished_job_shows_its_finding_its_effects_and_pairs(client: httpx.Client) -> None:
     text = page(client, "/jobs/drawn/view")
     assert 'class="verdict is-weak"' in text
-    assert "night" in text.split('<ol class="findings">')[1].split("</li>")[0]
+    assert "at night" in text.split('<p class="sentence">')[1].split("</p>")[0]
     assert "<b>Provisional.</b>" in text
-    assert len(pairs(text)) == 24
+    assert len(pairs(text.partition('class="verdict is-open"')[0])) == 3
     assert 'class="forest"' in text
-
-
-def test_the_finding_links_to_its_own_pictures(client: httpx.Client) -> None:
-    text = page(client, "/jobs/drawn/view")
-    link = re.search(r'<a href="([^"#]+)#gallery">bus, to night</a> <span class="tag weak">', text)
-    assert link
-    shown = page(client, link[1])
-    links = pairs(shown)
-    assert 10 <= len(links) <= 14
-    assert all("value=night" in link and "class=bus" in link for link in links)
-    unflipped = page(client, link[1].replace("model=night-bus", "model=sound") + "&flipped=false")
-    assert 0 < len(pairs(unflipped)) < len(links)
+    menu = text[text.index('<ul class="menu"') : text.index("</header>")]
+    assert "data-delete" in menu, "nobody hits it by accident"
 
 
 def test_the_gallery_loads_small_pictures_and_a_pair_large_ones(client: httpx.Client) -> None:
@@ -91,39 +81,11 @@ def test_the_gallery_loads_small_pictures_and_a_pair_large_ones(client: httpx.Cl
     with Image.open(io.BytesIO(small.content)) as image:
         assert image.size == (256, 171)
     assert client.get(f"/thumbnails/{'0' * 64}").status_code == 404
-    shown = re.findall(r'<img src="(/(?!static/)[^"]+)"', text := page(client, "/jobs/drawn/view"))
+    shown = re.findall(r'<img class[^>]* src="([^"]+)"', text := page(client, "/jobs/drawn/gallery"))
     assert shown
     assert all(address.startswith("/thumbnails/") for address in shown)
     assert {client.get(address).headers["content-type"] for address in shown[:3]} == {"image/png"}, "they are small"
     assert re.findall(r'src="/images/', page(client, pairs(text)[0]))
-
-
-def test_filters_can_be_taken_off_again_and_do_not_survive_nonsense(client: httpx.Client) -> None:
-    text = page(client, "/jobs/drawn/view?class=car&flipped=true")
-    assert '<a class="chip active" href="/jobs/drawn/view?flipped=true#gallery" aria-current="true">car</a>' in text
-    assert client.get("/jobs/drawn/view?klass=car").status_code == 422
-    assert pairs(page(client, "/jobs/drawn/view?class=zebra")) == []
-
-
-def test_the_pages_of_the_gallery_do_not_overlap(client: httpx.Client) -> None:
-    names: list[str] = []
-    path: str | None = "/jobs/drawn/view?verdict=accepted"
-    while path:
-        text = page(client, path)
-        names += pairs(text)
-        following = re.search(r'rel="next" href="([^"#]+)', text)
-        path = following[1] if following else None
-    metrics = client.get("/jobs/drawn/results").json()["metrics"]
-    assert len(names) == len(set(names)) == metrics["funnels"][0]["accepted"]["count"]
-
-
-def test_pairs_are_walked_in_order_under_the_same_filters(client: httpx.Client) -> None:
-    links = pairs(page(client, "/jobs/drawn/view?class=bus&verdict=accepted"))
-    text = page(client, links[1])
-    assert f'id="before" rel="prev" href="{links[0]}"' in text
-    assert f'id="after" rel="next" href="{links[2]}"' in text
-    assert 'href="/jobs/drawn/gallery?class=bus&verdict=accepted"' in text
-    assert 'id="before"' not in page(client, links[0])
 
 
 @pytest.mark.slow
@@ -153,9 +115,7 @@ def test_unknown_ids_are_not_found(client: httpx.Client, path: str) -> None:
 
 
 def test_the_review_order_is_kept_from_pair_to_pair(client: httpx.Client) -> None:
-    text = page(client, "/jobs/drawn/view")
-    assert 'href="/jobs/drawn/view?order=review#gallery"' in text
-    links = pairs(page(client, "/jobs/drawn/view?order=review"))
+    links = list(dict.fromkeys(pairs(page(client, "/jobs/drawn/gallery?order=review"))))
     review = client.get("/jobs/drawn/results?limit=1").json()["metrics"]["review"]
     assert [link.partition("?")[0].rpartition("/")[2] for link in links] == review[: len(links)]
     second = page(client, links[1])

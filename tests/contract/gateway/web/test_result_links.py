@@ -105,7 +105,7 @@ def follow_all(client: httpx.Client, path: str) -> Mapping[str, int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("query", ["", "?model=sound", "?threshold=0.75"])
 def test_every_link_of_a_classifiers_results(labelled: Gateway, query: str) -> None:
-    links = follow_all(labelled.client, f"/jobs/drawn/overview{query}")
+    links = follow_all(labelled.client, f"/jobs/drawn/view{query}")
     parts = [
         "arm_check=likeness",
         "unchecked=recaption",
@@ -123,7 +123,7 @@ def test_every_link_of_a_classifiers_results(labelled: Gateway, query: str) -> N
 def test_every_link_of_a_segmenters_results(segmented: Gateway, job: str) -> None:
     if job == "unmasked":
         add_segmented_job(segmented.context.sessions, segmented.context.store, job, masks=False)
-    links = follow_all(segmented.client, f"/jobs/{job}/overview")
+    links = follow_all(segmented.client, f"/jobs/{job}/view")
     parts = ["pixels=", "on=original", "on=null", "unchecked=shapes", "arm_check=structure", "scored=all+classes"]
     for part in (*parts, *(["scored=tram"] if job == "unmasked" else ["class=tram"])):
         assert any(part in address for address in links), part
@@ -135,13 +135,13 @@ def test_every_link_of_a_segmenters_results(segmented: Gateway, job: str) -> Non
 def test_every_link_without_ground_truth(tmp_path: Path, query: str) -> None:
     with serve_drawn_job(tmp_path, per_class=14) as gateway:
         complicate(gateway, labelled=False)
-        links = follow_all(gateway.client, f"/jobs/drawn/overview{query}")
+        links = follow_all(gateway.client, f"/jobs/drawn/view{query}")
         assert any("predicted_original=" in address for address in links)
 
 
 def test_a_link_leads_to_the_very_images(segmented: Gateway) -> None:
     """Those whose pixels of one class the segmenter takes for another on the null arm, counted from the rows."""
-    text = segmented.client.get("/jobs/segmented/overview").text
+    text = segmented.client.get("/jobs/segmented/view").text
     link = next(address for address in links_of(text) if "on=null" in address and address.count("pixels=") == 2)
     listed = segmented.client.get(link.replace("/gallery", "/results") + "&limit=200").json()["counterfactuals"]
     places = httpx.URL(link).params.get_list("pixels")

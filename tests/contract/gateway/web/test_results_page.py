@@ -20,7 +20,7 @@ from tests.support.gateway_under_test import Gateway
 from tests.support.pages import page_text
 from tests.support.predictions import forget_truths
 
-OVERVIEW = "/jobs/drawn/overview"
+PAGE = "/jobs/drawn/view"
 THRESHOLD = 0.75
 
 
@@ -46,8 +46,8 @@ def images_at(client: httpx.Client, link: str) -> int:
 
 
 def test_a_finding_comes_first_with_flipped_images_and_what_would_settle_it(site: Gateway) -> None:
-    text = page_text(site.client, OVERVIEW)
-    section = text[text.index('id="findings"') : text.index('class="choose"')]
+    text = page_text(site.client, PAGE)
+    section = text[text.index('id="findings"') : text.index('class="verdict is-open"')]
     assert "bus, to night" in section
     assert len(re.findall(r'<article class="pair', section)) == 3
     assert section.count("flipped: bus →") == 3
@@ -58,7 +58,7 @@ def test_a_finding_comes_first_with_flipped_images_and_what_would_settle_it(site
 
 @pytest.mark.slow
 def test_each_cell_of_the_heat_map_leads_to_the_images_that_it_counts(site: Gateway) -> None:
-    text = page_text(site.client, OVERVIEW)
+    text = page_text(site.client, PAGE)
     effects = site.client.get("/jobs/drawn/results?limit=1").json()["metrics"]["results"][0]["cells"]
     drawn = re.findall(r'<td class="tile [^"]*"><a href="[^"]+" aria-label="', text[: text.index('id="confusion"')])
     assert len(drawn) == len(effects)
@@ -72,16 +72,16 @@ def test_each_cell_of_the_heat_map_leads_to_the_images_that_it_counts(site: Gate
 
 
 def test_another_model_and_method_are_chosen_in_the_address(site: Gateway) -> None:
-    assert re.search("<h2>.*night-bus.*dillema</h2>", page_text(site.client, OVERVIEW))
-    text = page_text(site.client, f"{OVERVIEW}?model=sound")
+    assert re.search("<h2>.*night-bus.*dillema</h2>", page_text(site.client, PAGE))
+    text = page_text(site.client, f"{PAGE}?model=sound")
     assert re.search("<h2>.*sound.*dillema</h2>", text)
     assert "model=sound" in tile(text, "bus, to night")[0]
     for wrong in ("model=nobody", "method=magic", "threshold=2", "treshold=0.5"):
-        assert site.client.get(f"{OVERVIEW}?{wrong}").status_code == 422, wrong
+        assert site.client.get(f"{PAGE}?{wrong}").status_code == 422, wrong
 
 
 def test_the_figures_at_a_threshold_are_those_of_confident_predictions(site: Gateway) -> None:
-    link, words = tile(page_text(site.client, f"{OVERVIEW}?threshold={THRESHOLD}"), "bus, to night")
+    link, words = tile(page_text(site.client, f"{PAGE}?threshold={THRESHOLD}"), "bus, to night")
     with site.context.sessions() as session:
         c, p = Counterfactual, Prediction
         rows = session.execute(
@@ -101,26 +101,25 @@ def test_the_figures_at_a_threshold_are_those_of_confident_predictions(site: Gat
     assert f", {len(changed)} images" in words
     assert "finding" not in words, "a chosen threshold has no test"
     assert images_at(site.client, link) == len(changed)
-    without, _ = tile(page_text(site.client, OVERVIEW), "bus, to night"), None
+    without, _ = tile(page_text(site.client, PAGE), "bus, to night"), None
     assert without[1] != words
 
 
 def test_the_methods_say_that_the_threshold_is_not_theirs(site: Gateway) -> None:
     words = "All predictions count here"
-    assert words in page_text(site.client, f"{OVERVIEW}?threshold={THRESHOLD}").partition('id="methods"')[2]
-    assert words not in page_text(site.client, OVERVIEW)
+    assert words in page_text(site.client, f"{PAGE}?threshold={THRESHOLD}").partition('id="methods"')[2]
+    assert words not in page_text(site.client, PAGE)
 
 
-@pytest.mark.parametrize("path", [OVERVIEW, "/jobs/drawn/view"])
-def test_every_format_of_the_report_is_linked(site: Gateway, path: str) -> None:
-    text = page_text(site.client, path)
+def test_every_format_of_the_report_is_linked(site: Gateway) -> None:
+    text = page_text(site.client, PAGE)
     for query, kind in (("", "text/html"), ("?format=md", "text/markdown"), ("?format=json", "application/json")):
         assert f'href="/jobs/drawn/report{query}"' in text
         assert site.client.get(f"/jobs/drawn/report{query}").headers["content-type"].startswith(kind)
 
 
 def test_confusion_matrices_lead_to_the_images_of_their_cells(site: Gateway) -> None:
-    text = page_text(site.client, OVERVIEW)
+    text = page_text(site.client, PAGE)
     confusion = site.client.get("/jobs/drawn/results?limit=1").json()["metrics"]["results"][0]["confusion"]
     assert confusion["classes"] == ["boat", "bus", "car"]
     assert confusion["columns"][:3] == confusion["classes"]
@@ -141,7 +140,7 @@ def test_confusion_matrices_lead_to_the_images_of_their_cells(site: Gateway) -> 
     assert failure
     assert images_at(site.client, failure[1]) == pytest.approx(share * number)
     assert share > 0.1
-    at_threshold = page_text(site.client, f"{OVERVIEW}?threshold={THRESHOLD}")
+    at_threshold = page_text(site.client, f"{PAGE}?threshold={THRESHOLD}")
     assert re.search(r"bus as none: \d", at_threshold)
     assert "as none:" not in text
 
@@ -149,7 +148,7 @@ def test_confusion_matrices_lead_to_the_images_of_their_cells(site: Gateway) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", ["night-bus", "sound"])
 def test_the_gallery_counts_the_images_of_each_cell_of_the_matrices(site: Gateway, model: str) -> None:
-    text = page_text(site.client, f"{OVERVIEW}?model={model}")
+    text = page_text(site.client, f"{PAGE}?model={model}")
     matrices = text[text.index('<section id="confusion">') : text.index('<section id="methods">')]
     links = dict.fromkeys(re.findall(r'<a href="([^"]+)" aria-label="[^"]+ as ', matrices))
     assert len(links) > 12
@@ -160,8 +159,8 @@ def test_the_gallery_counts_the_images_of_each_cell_of_the_matrices(site: Gatewa
 
 
 def test_the_pages_of_a_job_lead_to_each_other(site: Gateway) -> None:
-    text = page_text(site.client, OVERVIEW)
-    for name in ("view", "gallery", "map", "notes", "review"):
+    text = page_text(site.client, PAGE)
+    for name in ("gallery", "map", "notes", "review"):
         assert f'href="/jobs/drawn/{name}"' in text
     status = re.search(r'<a href="/jobs/drawn/notes#(\w+)">Set its status', text)
     assert status
@@ -170,7 +169,7 @@ def test_the_pages_of_a_job_lead_to_each_other(site: Gateway) -> None:
     pair = re.search(r'<h3><a href="([^"]+)"', page_text(site.client, "/jobs/drawn/gallery"))
     assert pair
     for path in ("/jobs/drawn/gallery", "/jobs/drawn/map", "/jobs/drawn/notes", pair[1]):
-        assert re.search(rf'href="{OVERVIEW}">[Rr]esults</a>', page_text(site.client, path)), path
+        assert re.search(rf'href="{PAGE}">[Rr]esults</a>', page_text(site.client, path)), path
 
 
 @pytest.mark.slow
@@ -180,15 +179,15 @@ def test_without_ground_truth_the_classes_are_those_predicted_on_the_source(tmp_
             session.execute(update(SourceImage).values(ground_truth=None))
             forget_truths(session, "drawn")
         build_report(gateway.context.sessions, gateway.context.store, "drawn")
-        text = page_text(gateway.client, f"{OVERVIEW}?model=sound")
+        text = page_text(gateway.client, f"{PAGE}?model=sound")
         link, words = tile(text, "bus, to snow")
         assert "predicted_original=bus" in link
         number = re.search(r", (\d+) images?", words)
         assert number
         assert images_at(gateway.client, link) == int(number[1]), "each source image has one edit to snow"
-        assert "as none: " in page_text(gateway.client, f"{OVERVIEW}?threshold=0.9")
+        assert "as none: " in page_text(gateway.client, f"{PAGE}?threshold=0.9")
         images = re.search(r'<a href="([^"]+)">its images</a>', page_text(gateway.client, "/jobs/drawn/notes"))
-        finding = re.search(r'class="finding weakness">\s*<h3><a href="([^"]+)"', page_text(gateway.client, OVERVIEW))
+        finding = re.search(r'class="finding weakness">\s*<h3><a href="([^"]+)"', page_text(gateway.client, PAGE))
         assert images
         assert finding
         assert "predicted_original=bus" in images[1]
@@ -196,19 +195,13 @@ def test_without_ground_truth_the_classes_are_those_predicted_on_the_source(tmp_
 
 
 def test_a_step_of_the_funnel_leads_to_its_images(site: Gateway) -> None:
-    text = page_text(site.client, OVERVIEW)
+    text = page_text(site.client, PAGE)
     for words in ("accepted", "rejected by an image check: label"):
         link = re.search(rf'<tr class="[a-z]+"><th scope="row"><a href="([^"]+)"[^>]*>{words}</a>', text)
         number = re.search(rf'<a href="[^"]+"[^>]*>{words}</a></th>.*?<td class="number">(\d+)</td></tr>', text)
         assert link
         assert number
         assert images_at(site.client, link[1]) == int(number[1])
-
-
-def test_a_job_without_results_says_when_they_come(site: Gateway) -> None:
-    text = page_text(site.client, "/jobs/running/overview")
-    assert "when the job is done" in text
-    assert site.client.get("/jobs/none/overview").status_code == 404
 
 
 @pytest.mark.slow
@@ -221,7 +214,7 @@ def test_a_job_where_nothing_counts_claims_nothing(tmp_path: Path, models: list[
             if not models:
                 session.execute(delete(Prediction))
         build_report(gateway.context.sessions, gateway.context.store, "drawn")
-        for path in (OVERVIEW, "/jobs/drawn/view", "/jobs/drawn/report"):
+        for path in (PAGE, "/jobs/drawn/report"):
             text = page_text(gateway.client, path)
             for words in (NO_FINDING, "before confusion matrices", "Provisional."):
                 assert words not in text, (path, words)
@@ -236,7 +229,7 @@ def test_a_job_where_nothing_counts_claims_nothing(tmp_path: Path, models: list[
 @pytest.mark.parametrize("phone", [False, True], ids=["wide", "phone"])
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_the_page_is_accessible_and_fits(site: Gateway, browser: Browser, dark: bool, phone: bool) -> None:
-    address = f"{str(site.client.base_url).rstrip('/')}{OVERVIEW}?threshold=0.5"
+    address = f"{str(site.client.base_url).rstrip('/')}{PAGE}?threshold=0.5"
     with open_page(browser, address, dark=dark, phone=phone) as shown:
         assert not violations(shown)
         assert overflow(shown) <= 0
@@ -250,7 +243,7 @@ def test_the_page_is_accessible_and_fits(site: Gateway, browser: Browser, dark: 
 def test_the_threshold_moves_without_leaving_the_page_and_a_focused_cell_says_its_interval(
     site: Gateway, browser: Browser
 ) -> None:
-    with open_page(browser, f"{str(site.client.base_url).rstrip('/')}{OVERVIEW}") as shown:
+    with open_page(browser, f"{str(site.client.base_url).rstrip('/')}{PAGE}") as shown:
         cell = shown.locator('.heat a[aria-label^="bus, to night"]').first
         before = cell.get_attribute("aria-label")
         tip = cell.locator(".tip")
@@ -272,7 +265,7 @@ def test_the_threshold_moves_without_leaving_the_page_and_a_focused_cell_says_it
 
 @needs_browser
 def test_the_words_of_a_cell_are_in_view_on_a_phone(site: Gateway, browser: Browser) -> None:
-    with open_page(browser, f"{str(site.client.base_url).rstrip('/')}{OVERVIEW}", phone=True) as shown:
+    with open_page(browser, f"{str(site.client.base_url).rstrip('/')}{PAGE}", phone=True) as shown:
         cells = shown.locator(".heat a")
         for number in range(0, cells.count(), 4):
             cells.nth(number).hover()
@@ -294,9 +287,9 @@ HELD_KEY = """slider => {
 @pytest.mark.slow
 @needs_browser
 def test_a_key_held_on_the_slider_asks_once_and_one_tip_shows_at_a_time(site: Gateway, browser: Browser) -> None:
-    with open_page(browser, f"{str(site.client.base_url).rstrip('/')}{OVERVIEW}") as shown:
+    with open_page(browser, f"{str(site.client.base_url).rstrip('/')}{PAGE}") as shown:
         requests: list[str] = []
-        shown.on("request", lambda request: requests.append(request.url) if "/overview" in request.url else None)
+        shown.on("request", lambda request: requests.append(request.url) if "/view?" in request.url else None)
         # In one go, as a browser repeats a key that is held: presses one by one may take longer than the page's pause.
         shown.locator('[name="threshold"]').evaluate(HELD_KEY)
         share = shown.locator("#share").inner_text()

@@ -57,7 +57,6 @@ def test_a_plan_says_which_labels_models_know_and_what_the_images_can_show(gatew
     ("address", "words"),
     [
         ("gallery?class=zebra", "None with these filters."),
-        ("view?class=zebra", "None with these filters."),
         ("review?sample=calibration&method=lance", "Nothing to review yet"),
     ],
 )
