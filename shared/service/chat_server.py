@@ -72,7 +72,8 @@ class ChatServer:
                 completion_tokens=usage.completion_tokens if usage else 0,
             )
         except (*_UNREADABLE, ValidationError) as error:
-            raise DependencyFailed(f"{self.server.url} did not return a chat completion: {str(reply)[:200]}") from error
+            said = reply.model_dump(exclude_none=True, warnings=False) if isinstance(reply, ChatCompletion) else reply
+            raise DependencyFailed(f"{self.server.url} did not return a chat completion: {str(said)[:200]}") from error
 
     async def score(self, text: str, deadline: float) -> tuple[float, int]:
         """Sum of the natural-log probabilities of all tokens of the text except the first, and their number.
@@ -171,7 +172,8 @@ def _first_tokens(reply: ChatCompletion) -> list[tuple[str, float]]:
         unread = reasoning_length("".join(position.token for position in positions))
         for position in positions:
             if unread <= 0 and position.token.strip():  # a server may begin with a space or a line break
-                return [(token.token, float(token.logprob)) for token in position.top_logprobs]
+                tokens = [(token.token, float(token.logprob)) for token in position.top_logprobs]
+                return [] if any(math.isnan(logprob) for _, logprob in tokens) else tokens
             unread -= len(position.token)
     except (*_UNREADABLE, ValueError):
         return []
