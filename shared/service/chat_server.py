@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from shared.problems import DependencyFailed, NotFinite
 from shared.profiles.weights import Server
 from shared.service.completion import Completion
-from shared.service.openai_connection import OpenAIConnection
+from shared.service.openai_connection import OpenAIConnection, as_sent
 from shared.service.server_replies import answer_in, reasoning_length, unusable
 
 TOP_LOGPROBS = 10  # tokens among which "yes" and "no" are looked for
@@ -72,8 +72,8 @@ class ChatServer:
                 completion_tokens=usage.completion_tokens if usage else 0,
             )
         except (*_UNREADABLE, ValidationError) as error:
-            said = reply.model_dump(exclude_none=True, warnings=False) if isinstance(reply, ChatCompletion) else reply
-            raise DependencyFailed(f"{self.server.url} did not return a chat completion: {str(said)[:200]}") from error
+            said = as_sent(reply)[:200]
+            raise DependencyFailed(f"{self.server.url} did not return a chat completion: {said}") from error
 
     async def score(self, text: str, deadline: float) -> tuple[float, int]:
         """Sum of the natural-log probabilities of all tokens of the text except the first, and their number.
