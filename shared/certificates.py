@@ -37,6 +37,6 @@ def tls_fault(error: BaseException) -> str:
     if cause is None:
         return ""
     if isinstance(cause, ssl.SSLCertVerificationError):
-        remedy = "set SSL_CERT_FILE, --ca-file or `ca_file` to the PEM file of its authority"
+        remedy = "name its authority's PEM file by SSL_CERT_FILE, `ca_file`, or `contrafact --ca-file FILE COMMAND`"
         return f"its certificate is not trusted ({cause.verify_message}); {remedy}"
     return f"TLS failed ({cause.reason or cause}); is its address one of http:// rather than https://?"

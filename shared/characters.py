@@ -23,6 +23,7 @@ _INVISIBLE = frozenset(
 )
 # Variants of a character, mostly not seen, and tags; but for U+FE0E and U+FE0F, which emoji need.
 _VARIANTS = re.compile("[\ufe00-\ufe0d\U000e0000-\U000e01ef]")
+_BRAILLE_BLANK = "\u2800"
 _NOT_SEEN = re.compile("[\ufe00-\ufe0f\u180b-\u180d\u180f\U000e0100-\U000e01ef]")  # beside format characters
 
 
@@ -51,7 +52,7 @@ def refuse_deceptive(text: str) -> str:
 def identity(name: str) -> str:
     """What names have in common that look the same: without case, widths, spaces around and marks that are not seen."""
     shown = "".join(char for char in _NOT_SEEN.sub("", name) if unicodedata.category(char) != "Cf")
-    return " ".join(unicodedata.normalize("NFKC", shown).casefold().split())
+    return " ".join(unicodedata.normalize("NFKC", shown).casefold().replace(_BRAILLE_BLANK, " ").split())
 
 
 def csv_cell(value: T) -> T | str:

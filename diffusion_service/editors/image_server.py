@@ -19,7 +19,7 @@ from diffusion_service.geometry import fit_area, fit_by_stretching, to_model, to
 from shared.media.images import Pixels, decode, encode
 from shared.problems import Problem, UnusableReply
 from shared.profiles.instruct import FormField, InstructServer
-from shared.service.openai_connection import OpenAIConnection
+from shared.service.openai_connection import OpenAIConnection, as_sent
 from shared.service.server_replies import count_unusable, unusable
 
 MOST_BYTES = 256 * 1024**2  # of a reply: a PNG of 52 megapixels in base64, even of noise, and a margin
@@ -78,7 +78,7 @@ class ImageServer:
             return decode(base64.b64decode(encoded, validate=True))
         except (AttributeError, IndexError, TypeError, AssertionError) as error:
             sentence = "returned no `b64_json`; set `options` of [diffusion.instruct] so that it does"
-            raise unusable(url, "no image", sentence, str(reply)) from error
+            raise unusable(url, "no image", sentence, as_sent(reply)) from error
         except (binascii.Error, Problem) as error:
             raise unusable(url, "no image", f"returned no image that can be read: {error}", data or "") from error
 

@@ -25,12 +25,13 @@ from evaluator_service.models_under_test import kserve
 from evaluator_service.models_under_test.kinds import KINDS, Answer
 from evaluator_service.models_under_test.preprocessing import from_description
 from shared.certificates import tls_fault, trusted
+from shared.characters import storable
 from shared.chunks import chunks
 from shared.media.images import Pixels, decode
 from shared.problems import RETRIED, DeadlineExceeded, DependencyFailed, InvalidInput, refuses_content, retry_seconds
 from shared.profiles.evaluator import ModelEndpoint
 from shared.schemas.models import ModelDescription
-from shared.service.server_replies import IDENTITY, limited, refuse_compression
+from shared.service.server_replies import IDENTITY, beginning, limited, refuse_compression
 
 ATTEMPTS = 5
 LONGEST_PAUSE = 10.0
@@ -83,9 +84,9 @@ class EndpointModel:
         try:
             return await asyncio.to_thread(self._read, body, head_length, batch, pixels)
         except ValueError as error:
-            raise self._dependency_failed(str(error)) from error
+            raise self._dependency_failed(f"{error}{_beginning(body)}") from error
         except InvalidInput as problem:
-            raise self._dependency_failed(f"cannot be used: {problem.detail}") from problem
+            raise self._dependency_failed(f"cannot be used: {problem.detail}{_beginning(body)}") from problem
 
     def _request(self, images: Sequence[bytes]) -> tuple[bytes, dict[str, str], list[Pixels]]:
         """Body and headers of a request, and the decoded images if it has tensors."""
@@ -170,3 +171,8 @@ class EndpointModel:
 
     def _dependency_failed(self, words: str) -> DependencyFailed:
         return DependencyFailed(f"the model at {self._endpoint.url} {words}")
+
+
+def _beginning(body: bytes) -> str:
+    """A sentence that quotes the first words of a reply: an error sent with status 200, another shape, or logits."""
+    return beginning(storable(body[:_REFUSAL_BYTES].decode(errors="replace")))

@@ -20,7 +20,6 @@ import random
 import re
 import string
 from collections.abc import Sequence
-from contextlib import suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +28,7 @@ from shared.profiles.evaluator import ModelEndpoint
 from shared.profiles.weights import Server
 from shared.schemas.evaluation import PredictReply, Unanswered
 from shared.seeds import derive_seed
-from shared.service.server_replies import count_unusable, declines
+from shared.service.server_replies import begins_reasoning, count_unusable, declines
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionUserMessageParam
@@ -40,6 +39,12 @@ MOST_LETTERS = 20  # log-probabilities of a token that OpenAI's API, vLLM and ot
 CERTAIN = 0.5  # of the first token's probability that must lie on letters, or else the answer is read as text
 _SAYS = r"(?:the )?(?:correct |final )?(?:answer|option)(?: is)?"
 _ENDINGS = ".,:;!?*)]}\"'”’` \n"
+_LONGEST = 10_000  # characters of an answer that is read
+_WRAPPED = re.compile(  # by GLM, models that reason, and those trained on mathematics
+    r"<\|begin_of_box\|>(.*?)<\|end_of_box\|>|<answer>(.*?)</answer>|\\boxed\{(?:\\text\{)?([^{}]*)\}", re.DOTALL
+)
+_KEYS = {"answer", "option", "choice", "class", "label", "letter"}  # of JSON with several values
+_DENIES = re.compile(r"\b(?:not?|nor|neither|never|none|without|cannot)\b|n['’]t\b")
 
 
 class QuestionModel:
@@ -85,9 +90,11 @@ class QuestionModel:
             "content": [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": text}],
         }
         completion, tokens = await self._answer(message, seed % 2**31, deadline)
-        shares = letters_in(tokens, len(options)) if self._has_letters else None
+        text = answer_of(completion.text)
+        by_letter = self._has_letters and letter_in(text, len(options)) is not None  # "A" may also begin "A bus"
+        shares = letters_in(tokens, len(options)) if by_letter else None
         if shares is None:
-            chosen = option_in(completion.text, options, letters=self._has_letters)
+            chosen = option_in(text, options, letters=self._has_letters, finished=completion.finished)
             if chosen is None:
                 fault = _fault(completion)
                 count_unusable(endpoint.url, fault)
@@ -144,23 +151,46 @@ def letters_in(tokens: Sequence[tuple[str, float]], options: int) -> list[float]
     return None if total < CERTAIN else [value / total for value in probabilities.values()]
 
 
-def option_in(text: str, options: Sequence[str], *, letters: bool) -> int | None:
+def answer_of(text: str) -> str:
+    """The answer in JSON, tags or a box; empty if that holds none or is too long to be one, and for open reasoning."""
+    answer = text.strip()
+    if len(answer) > _LONGEST or begins_reasoning(answer):
+        return ""
+    wrapped = {"".join(filter(None, found.groups())).strip() for found in _WRAPPED.finditer(answer)}
+    answer = wrapped.pop() if len(wrapped) == 1 else answer
+    try:
+        value = json.loads(answer)
+    except (ValueError, RecursionError):
+        return "" if answer.startswith("{") else answer
+    if not isinstance(value, dict):
+        return answer
+    named = [part for name, part in value.items() if len(value) == 1 or name.casefold() in _KEYS]
+    return str(named[0]) if len(named) == 1 else ""
+
+
+def letter_in(answer: str, options: int) -> int | None:
+    """The place of the option whose letter is the answer; None without one, and if further lines have others."""
+    known = string.ascii_uppercase[:options]
+    # Before other words a letter needs a mark: "A bus" begins with an article.
+    letter = rf"\W*(?:{_SAYS}\W+)?(?:option )?([{known}])(?=[.):*\]]|\s*$)"
+    begins = re.match(letter, answer, re.IGNORECASE)
+    others = {found.upper() for found in re.findall(rf"^\W*([{known}])[.):]", answer, re.IGNORECASE | re.MULTILINE)}
+    return known.index(begins[1].upper()) if begins and others <= {begins[1].upper()} else None
+
+
+def option_in(answer: str, options: Sequence[str], *, letters: bool, finished: bool = True) -> int | None:
     """The place of the one option that an answer names, by its letter or its name; None if it names none, or several.
 
-    Names may stand in a sentence, a name that is part of a longer one that stands there does not count.
+    Names may stand in a sentence that ends and denies nothing. A name that is part of a longer one that stands there
+    does not count.
     """
-    answer = text.strip()
-    with suppress(ValueError):
-        value = json.loads(answer)
-        answer = str(next(iter(value.values()))) if isinstance(value, dict) and len(value) == 1 else answer
-    if letters:
-        known = string.ascii_uppercase[: len(options)]
-        begins = re.match(rf"\W*(?:{_SAYS}\W+)?(?:option )?([{known}])(?=[.):*\]]|\s*$)", answer, re.IGNORECASE)
-        if begins:  # a letter before other words needs a mark behind it: "A bus" begins with an article
-            return known.index(begins[1].upper())
-    named, rest = [], answer.casefold()
+    named, rest = set[int](), answer.casefold()
     for place in sorted(range(len(options)), key=lambda place: -len(options[place])):
         pattern = rf"(?<!\w){re.escape(options[place].casefold())}(?:e?s)?(?!\w)"
         rest, count = re.subn(pattern, "\0", rest)
-        named += [place] if count else []
-    return named[0] if len(named) == 1 else None
+        named |= {place} if count else set()
+    chosen = letter_in(answer, len(options)) if letters else None
+    if chosen is not None:
+        return chosen if not named or chosen in named else None
+    is_sentence = bool(rest.strip("\0" + _ENDINGS))
+    return named.pop() if len(named) == 1 and not (is_sentence and (not finished or _DENIES.search(rest))) else None

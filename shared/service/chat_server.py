@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from shared.problems import DependencyFailed, NotFinite
 from shared.profiles.weights import Server
 from shared.service.completion import Completion
-from shared.service.openai_connection import OpenAIConnection
+from shared.service.openai_connection import OpenAIConnection, as_sent
 from shared.service.server_replies import answer_in, reasoning_length, unusable
 
 TOP_LOGPROBS = 10  # tokens among which "yes" and "no" are looked for
@@ -72,7 +72,8 @@ class ChatServer:
                 completion_tokens=usage.completion_tokens if usage else 0,
             )
         except (*_UNREADABLE, ValidationError) as error:
-            raise DependencyFailed(f"{self.server.url} did not return a chat completion: {str(reply)[:200]}") from error
+            said = as_sent(reply)[:200]
+            raise DependencyFailed(f"{self.server.url} did not return a chat completion: {said}") from error
 
     async def score(self, text: str, deadline: float) -> tuple[float, int]:
         """Sum of the natural-log probabilities of all tokens of the text except the first, and their number.
@@ -171,7 +172,8 @@ def _first_tokens(reply: ChatCompletion) -> list[tuple[str, float]]:
         unread = reasoning_length("".join(position.token for position in positions))
         for position in positions:
             if unread <= 0 and position.token.strip():  # a server may begin with a space or a line break
-                return [(token.token, float(token.logprob)) for token in position.top_logprobs]
+                tokens = [(token.token, float(token.logprob)) for token in position.top_logprobs]
+                return [] if any(math.isnan(logprob) for _, logprob in tokens) else tokens
             unread -= len(position.token)
     except (*_UNREADABLE, ValueError):
         return []

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from json import JSONDecodeError
 
 import httpx
-from openai import APIConnectionError, APIStatusError, AsyncOpenAI, Omit, omit
+from openai import APIConnectionError, APIStatusError, AsyncOpenAI, BaseModel, Omit, omit
 
 from shared.certificates import tls_fault, trusted
 from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput, refuses_content
@@ -22,6 +22,11 @@ from shared.service.server_replies import IDENTITY, LimitedStream, refuse_compre
 
 ATTEMPTS = 3
 MOST_BYTES = 64 * 1024**2  # of a reply in text
+
+
+def as_sent(reply: object) -> str:
+    """A reply that the client has parsed, without the fields that the server left out."""
+    return str(reply.model_dump(exclude_none=True, warnings=False) if isinstance(reply, BaseModel) else reply)
 
 
 class OpenAIConnection:

@@ -20,7 +20,7 @@ from shared.problems import BEGINS, DependencyFailed, UnusableReply
 
 IDENTITY = {"Accept-Encoding": "identity"}
 """Asks for a reply without compression: a small compressed reply can unpack to more than the memory holds."""
-REVISION = "3"  # increase it whenever the same reply of a server is read differently
+REVISION = "4"  # increase it whenever the same reply of a server is read differently
 UNUSABLE_REPLIES = Counter(
     "contrafact_unusable_replies",
     "Replies of models that are no answer, by model (a server's address) and fault",
@@ -30,6 +30,7 @@ UNUSABLE_REPLIES = Counter(
 _QUOTED = 80  # characters
 _TAGS = r"(?:think|thinking|thought|reasoning|analysis|seed:think)"
 _END_OF_REASONING = re.compile(rf"</{_TAGS}>\s*", re.IGNORECASE)
+_REASONING = re.compile(rf"\s*(?:<{_TAGS}>|<\|channel\|>|\[THINK\]|◁think▷)", re.IGNORECASE)
 _FINAL = re.compile(r".*<\|channel\|>final(?: ?<\|constrain\|>\w+)?<\|message\|>", re.DOTALL)
 _END = re.compile(r"(?:<\|(?:im_end|eot_id|end|endoftext|return|end_of_text)\|>|</s>|<end_of_turn>)+\Z")
 _FENCE = re.compile(r"```[\w-]*\n(.*)```", re.DOTALL)
@@ -84,6 +85,11 @@ def reasoning_length(text: str) -> int:
         return 0
     ends = [match.end() for match in _END_OF_REASONING.finditer(text)]
     return ends[-1] if ends else 0
+
+
+def begins_reasoning(answer: str) -> bool:
+    """Whether what `answer_in` returned begins with reasoning all the same: it did not end."""
+    return bool(_REASONING.match(answer))
 
 
 def caption_in(text: str, *, finished: bool, server: str, instead: str = "") -> str:

@@ -148,7 +148,7 @@ def _parse(body: bytes, images: Sequence[bytes], classes: Sequence[str]) -> list
     array = np.array(rows)
     summed = np.isfinite(array).all() and (array >= 0).all() and np.allclose(array.sum(1), 1, atol=SUM_TOLERANCE)
     if not summed:
-        raise ValueError("returned rows that are not probabilities (each row must sum to 1)")
+        raise ValueError("returned rows that are not probabilities (each must sum to 1; logits need a softmax)")
     return list(array)
 
 

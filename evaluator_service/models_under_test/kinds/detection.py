@@ -8,6 +8,7 @@ In Hub layout they are transformers' (DETR, YOLOS, RT-DETR, D-FINE, ...). A serv
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,7 @@ from evaluator_service.models_under_test.kinds.model_kind import Answer, LoadedM
 from evaluator_service.models_under_test.onnx_file import OnnxFile, trial_images
 from evaluator_service.models_under_test.outputs import ClassNames, NamedOutputs, softmax
 from evaluator_service.models_under_test.preprocessing import placement, processors
-from shared.media.images import Pixels
+from shared.media.images import Pixels, png_header
 from shared.problems import InvalidInput
 from shared.profiles.weights import Weights
 from shared.schemas.base import Kind
@@ -42,6 +43,7 @@ _TRIED = 10  # boxes of the highest scores, which a trial compares
 LEAST_SCORE = 0.001  # before suppression, as Ultralytics validates
 MOST_OVERLAP = 0.7
 MOST_AFTER_SUPPRESSION = 300
+CONFIDENT = 0.25  # score from which the boxes of a server are looked at
 _ALIKE_OVERLAP, _ALIKE_SCORE = 0.5, 0.05
 
 
@@ -320,7 +322,7 @@ class OnnxDetector:
 
 def _examine(model: LoadedModel, images: Sequence[Pixels], answers: Sequence[Answer]) -> None:
     """Boxes and scores must be possible, and not depend on other images of the batch, but on the image itself."""
-    _refuse_impossible(images, answers)
+    _refuse_impossible([image.shape[1::-1] for image in images], answers)
     for image, answer in list(zip(images, answers, strict=True))[:2]:
         (alone,) = model.run([image])
         if _share_alike(answer, alone) < 0.8:
@@ -339,7 +341,8 @@ def _used(answer: Answer) -> Answer:
     return rows
 
 
-def _refuse_impossible(images: Sequence[Pixels], answers: Sequence[Answer]) -> None:
+def _refuse_impossible(sizes: Sequence[tuple[float, ...]], answers: Sequence[Answer], least: float = 0.0) -> None:
+    """Refuse boxes that no convention of ours explains, from the score `least` on; `sizes` are width and height."""
     rows = np.concatenate([_used(answer) for answer in answers])
     if not len(rows):
         return
@@ -348,15 +351,18 @@ def _refuse_impossible(images: Sequence[Pixels], answers: Sequence[Answer]) -> N
             f"the model returns scores from {rows[:, 4].min():g} to {rows[:, 4].max():g}; they must be 0 to 1, for "
             "example those of a sigmoid"
         )
-    best = [_used(answer)[:_TRIED] for answer in answers]
+    best = [rows[:_TRIED][rows[:_TRIED, 4] >= least] for rows in map(_used, answers)]
     boxes = np.concatenate(best)[:, :4]
+    if not len(boxes):
+        return
     if (boxes[:, 2:] < boxes[:, :2]).any(axis=1).mean() > 0.5:
-        raise InvalidInput("the right and lower edges of the model's boxes come before the left and upper ones")
+        raise InvalidInput(
+            "the right and lower edges of the model's boxes come before the left and upper ones; boxes are left, top, "
+            "right, bottom, no width and height"
+        )
     if np.abs(boxes).max() <= _NORMALISED_PIXELS:
         raise InvalidInput("all boxes of the model lie within two pixels; its outputs may be shares of the image")
-    centres = np.concatenate(
-        [(rows[:, :2] + rows[:, 2:4]) / 2 / image.shape[1::-1] for rows, image in zip(best, images, strict=True)]
-    )
+    centres = np.concatenate([(rows[:, :2] + rows[:, 2:4]) / 2 / size for rows, size in zip(best, sizes, strict=True)])
     if ((centres >= 0) & (centres <= 1)).all(axis=1).mean() < 0.5:
         raise InvalidInput(
             "most boxes of the model lie outside the image; check how its boxes are scaled and its `preprocessing`"
@@ -429,7 +435,15 @@ def _parse(body: bytes, images: Sequence[bytes], classes: Sequence[str]) -> list
     if len(lists) != len(images):
         raise ValueError(f"returned boxes of {len(lists)} images for {len(images)}")
     places = {name: place for place, name in enumerate(classes)}
-    return [_parsed(detections, places) for detections in lists]
+    answers = [_parsed(detections, places) for detections in lists]
+    _refuse_impossible([_size(image) for image in images], answers, CONFIDENT)
+    return answers
+
+
+def _size(png: bytes) -> tuple[float, float]:
+    """Width and height."""
+    header = png_header(png)
+    return (math.inf, math.inf) if header is None else (header.width, header.height)
 
 
 def _parsed(detections: Sequence[_Detection], places: dict[str, int]) -> Answer:
@@ -460,7 +474,9 @@ def _from_tensors(
         [dict(tensors)] if single else [{name: array[i] for name, array in tensors.items()} for i in range(len(images))]
     )
     size = (how.height, how.width)
-    return [decoder.answer(arrays, image, size, how) for arrays, image in zip(each, images, strict=True)]
+    answers = [decoder.answer(arrays, image, size, how) for arrays, image in zip(each, images, strict=True)]
+    _refuse_impossible([image.shape[1::-1] for image in images], answers, CONFIDENT)
+    return answers
 
 
 def _receive(images: Sequence[Pixels], classes: int, read: ReadArray) -> list[Answer]:

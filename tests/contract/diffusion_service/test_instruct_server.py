@@ -170,7 +170,7 @@ GARBAGE = answer([{"b64_json": base64.b64encode(b"GIF89a and no picture").decode
         (GARBAGE, DependencyFailed, 1, "no image that can be read"),
         (answer([{"b64_json": "%%%"}]), DependencyFailed, 1, "no image that can be read"),
         (answer([]), DependencyFailed, 1, "b64_json"),
-        (JSONResponse({"detail": "nothing"}), DependencyFailed, 1, "b64_json"),
+        (JSONResponse({"detail": "nothing"}), DependencyFailed, 1, r"b64_json.*nothing"),
         (Response("<html>", media_type="text/html"), DependencyFailed, 1, "b64_json"),
     ],
 )

@@ -13,7 +13,7 @@ def test_what_nobody_sees_is_deceptive() -> None:
 
 
 def test_names_that_look_the_same_have_one_identity() -> None:
-    names = ("Ann B", "ann  b", " ANN B", "Ann\u200d B", "Ann\ufe0f B", "Ａnn B")
+    names = ("Ann B", "ann  b", " ANN B", "Ann\u200d B", "Ann\ufe0f B", "Ａnn B", "Ann B\u2800")
     assert set(map(identity, names)) == {"ann b"}
     assert identity("Anna") != identity("Ann")
 

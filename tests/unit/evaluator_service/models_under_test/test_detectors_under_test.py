@@ -27,6 +27,7 @@ from transformers.models.yolos.image_processing_pil_yolos import YolosImageProce
 from evaluator_service.models_under_test.kinds.detection import DETECTION, ImageDetector, answer_of
 from evaluator_service.models_under_test.loading import load_folder, try_out
 from evaluator_service.models_under_test.outputs import finite
+from shared.media.images import encode
 from shared.problems import InvalidInput, NotFinite
 from tests.support.model_folders import PICTURES, written
 
@@ -177,3 +178,20 @@ def test_boxes_of_a_server_are_read(body: Any, images: int) -> None:
 def test_other_answers_of_a_server_are_refused(body: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         DETECTION.parse(json.dumps(body).encode(), [b""], ["person", "car"])
+
+
+@pytest.mark.parametrize(
+    ("box", "words"),
+    [
+        ([0.1, 0.2, 0.5, 0.9], "shares of the image"),
+        ([60, 40, 20, 10], "no width and height"),
+        ([160, 30, 200, 60], "outside the image"),
+    ],
+)
+def test_boxes_of_a_server_in_another_convention_are_refused(box: list[float], words: str) -> None:
+    image = encode(np.zeros((64, 96, 3), np.uint8))
+    body = {"boxes": [[{**BOX, "box": box}]]}
+    with pytest.raises(InvalidInput, match=words):
+        DETECTION.parse(json.dumps(body).encode(), [image], ["person", "car"])
+    body["boxes"][0][0]["score"] = 0.1  # what is not confident may lie anywhere
+    assert len(DETECTION.parse(json.dumps(body).encode(), [image], ["person", "car"])) == 1

@@ -61,6 +61,7 @@ def test_an_endpoint_is_asked_in_batches_and_again_while_it_is_busy() -> None:
         (httpx.Response(404), "refused: status 404"),
         (httpx.Response(302, headers={"Location": "http://10.0.0.1/"}), "refused: status 302"),
         (httpx.Response(200, content=b"<html>"), "did not return"),
+        (httpx.Response(200, json={"error": "out of memory"}), "The reply begins: .*out of memory"),
         (httpx.Response(200, json={"probabilities": [[1.0, 0.0]] * 2}), "must return 1 rows of 2"),
         (httpx.Response(200, json={"probabilities": [[1.0]]}), "must return 1 rows of 2"),
         (httpx.Response(200, json={"probabilities": [[3.0, -2.0]]}), "not probabilities"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -10,12 +11,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evaluator_service.models_under_test.question import QuestionModel, letters_in, option_in, question_in_words
+from evaluator_service.models_under_test.question import (
+    QuestionModel,
+    answer_of,
+    letters_in,
+    option_in,
+    question_in_words,
+)
 from shared.media.images import encode
 from shared.profiles.evaluator import ModelEndpoint
 from shared.schemas.evaluation import PredictReply
@@ -38,7 +45,7 @@ def server() -> Iterator[tuple[dict[str, Answer], str]]:
         assert image["image_url"]["url"].startswith("data:image/png;base64,")
         lines = [line.split(". ", 1) for line in text["text"].splitlines()[1:-1]]
         said = answers[body["model"]]({name: letter for letter, name in lines}, body)
-        return said if isinstance(said, JSONResponse) else {"choices": [said]}
+        return said if isinstance(said, Response) else {"choices": [said]}
 
     with listening(app) as url:
         yield answers, url
@@ -105,9 +112,53 @@ def test_no_answer_is_neither_right_nor_wrong(
     ["{}", "{}.", "({})", "**{}**", "Answer: {}", "The correct answer is {}.", "Option {}", '{{"answer": "{}"}}']
 ))  # fmt: skip
 def test_letters_and_names_are_read_in_the_words_around_them(order: list[str], place: int, wrap: str) -> None:
-    assert option_in(wrap.format("ABC"[place]), order, letters=True) == place
-    assert option_in(wrap.format(order[place]), order, letters=True) == place
+    assert option_in(answer_of(wrap.format("ABC"[place])), order, letters=True) == place
+    assert option_in(answer_of(wrap.format(order[place])), order, letters=True) == place
     assert option_in(f"A picture of two {order[place]}s in snow.", order, letters=False) == place
+
+
+@pytest.mark.parametrize(
+    ("words", "chosen"),
+    [
+        ("The answer is \\boxed{B}", 1),
+        ("<|begin_of_box|>B<|end_of_box|>", 1),
+        ("<answer>fire truck</answer>", 1),
+        ('{"reason": "not a bus", "answer": "B"}', 1),
+        ('{"reason": "a bus"}, "answer": "B"', None),
+        ('{"reason": "a bus", "confidence": 1}', None),
+        ("This is not a bus.", None),
+        ("B. fire truck, not a bus", 1),
+        ("B. bus", None),
+        ("A. bus - no.\nB. fire truck - yes.", None),
+        ("<think>It could be B. Or a truck", None),
+        ("[" * 100_000, None),
+    ],
+)
+def test_wrapped_and_reasoned_answers(words: str, chosen: int | None) -> None:
+    assert option_in(answer_of(words), CLASSES, letters=True) == chosen
+
+
+def test_a_sentence_that_is_cut_off_names_nothing() -> None:
+    assert option_in("Looking at the bus", CLASSES, letters=True, finished=False) is None
+    assert option_in("fire truck", CLASSES, letters=True, finished=False) == 1
+    assert option_in("B", CLASSES, letters=True, finished=False) == 1
+
+
+def test_the_probability_of_an_article_is_not_that_of_a_letter(server: tuple[dict[str, Answer], str]) -> None:
+    def answer(letters: dict[str, str], body: dict[str, Any]) -> object:
+        top = [{"token": "A", "logprob": -0.01}]
+        return {**text("A fire truck"), "logprobs": {"content": [{"token": "A", "top_logprobs": top}]}}
+
+    assert ask(server, answer).probabilities == [[0.0, 1.0, 0.0]] * len(PICTURES)
+
+
+def test_probabilities_that_are_no_numbers_are_not_used(server: tuple[dict[str, Answer], str]) -> None:
+    def answer(letters: dict[str, str], body: dict[str, Any]) -> object:
+        top = [{"token": letters["bus"], "logprob": float("nan")}]
+        choice = {**text(letters["bus"]), "logprobs": {"content": [{"token": letters["bus"], "top_logprobs": top}]}}
+        return Response(json.dumps({"choices": [choice]}), media_type="application/json")
+
+    assert ask(server, answer).probabilities == [[1.0, 0.0, 0.0]] * len(PICTURES)
 
 
 def test_letters_are_read_only_where_they_are_the_answer() -> None:
