@@ -319,7 +319,7 @@ def _update_best(
 
 def _rank(triple: Triple[CounterfactualRow], predictions: Mapping[str, PredictionRow], label: str) -> _Rank:
     """`label` is the class in question, of several in an image."""
-    compared = triple.predictions(predictions)
+    compared = triple.compare(predictions)
     original, image, reference = compared.original, compared.counterfactual, compared.reference
     if original is None or image is None:
         return _Rank(True, True, 0.0, triple.edit.id)
