@@ -32,6 +32,7 @@ from shared.words.wording import (
     interval,
     nothing_accepted,
     nothing_compared,
+    objects_lines,
     p_value,
     percent,
     points,
@@ -105,6 +106,7 @@ def _check_notes(results: JobResults) -> str:
         )
     if moved := sum(funnel.moved_back for funnel in results.funnels):
         notes += f"The editor zoomed or shifted {moved} rendered images; they were moved back. "
+    notes += "".join(f"{line} " for line in objects_lines(results.funnels))
     if recaptions:
         notes += (
             f"The caption check was skipped for {recaptions} rendered images: the captions of their source images do "

@@ -34,7 +34,7 @@ from contrafact.client import Client
 from embedded.run import end_process, run_embedded
 from gateway.report.thumbnails import paint_png
 from shared.schemas.base import Kind
-from shared.schemas.boxes import BOXED, Corners, Detected
+from shared.schemas.boxes import BOXED, COUNTED_OUTCOMES, Corners, Detected
 from shared.schemas.effects import CellEffect
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.results import CounterfactualView, JobResults, ModelOpinion, ModelResults, PredictionView
@@ -208,7 +208,7 @@ def draw_boxes(image: Image.Image, detected: Detected, across: float, down: floa
     for item in detected.objects:
         if item.outcome == "found":
             draw.rectangle(on_image(item.box), outline=FOUND, width=2)
-        elif item.outcome != "ignored":
+        elif item.outcome in COUNTED_OUTCOMES:
             _draw_dashed(draw, on_image(item.box))
     for extra in detected.extras:
         left, top, right, bottom = on_image(extra.box)
@@ -246,7 +246,8 @@ def _verdict(
             return "", INK
         return f"{label or 'all classes'}: IoU {overlap:.0%}", INK if overlap >= DETECTED else RED
     if prediction.detected is not None:
-        objects = [item for item in prediction.detected.objects if label in (None, ALL_CLASSES, item.label)]
+        counted = [item for item in prediction.detected.objects if item.outcome in COUNTED_OUTCOMES]
+        objects = [item for item in counted if label in (None, ALL_CLASSES, item.label)]
         found = sum(item.outcome == "found" for item in objects)
         return f"{label or ALL_CLASSES}: {found} of {len(objects)} found", INK if found == len(objects) else RED
     right = prediction.predicted == (truth or (opinion.original.predicted if opinion.original else None))

@@ -2,12 +2,14 @@
 
 The segmenter's errors on the source image must not count against images derived from it. So each class's IoU with the
 reference is divided by the segmenter's IoU on the source, capped at 1. A class that it does not detect on the source
-(IoU below 0.5) is not judged. For things, each connected region is checked separately. Maps are label
-maps of `shared.media.label_maps`.
+(IoU below 0.5) is not judged. For things, each connected region is checked separately. Where the ground truth is
+boxes, the pixels of its class in each box are compared with those in the source. Maps are label maps of
+`shared.media.label_maps`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -17,9 +19,12 @@ from shared.media.images import decode
 from shared.media.label_maps import OTHER, VOID, Map
 from shared.media.regions import Mask, box_of, connected_regions, overlap
 from shared.problems import InvalidInput
-from shared.schemas.evaluation import ShapesOutcome, ShapesReply, ShapesRequest, ThingRegion
+from shared.schemas.evaluation import BoxedThing, ShapesOutcome, ShapesReply, ShapesRequest, ThingRegion
 
 DETECTED = 0.5  # lowest IoU at which a class or a thing counts as detected
+SEEN = 0.1  # least share of a box that its class has in the source if the segmenter sees the object there
+
+_OTHER_SIZE = "source and image must have the same size; send the image as it came from the editor"
 
 
 def to_job_classes(label_map: Map, places: Sequence[int | None]) -> Map:
@@ -70,7 +75,7 @@ class Shapes:
     def classes(self, label_map: Map) -> list[float]:
         """Each judged class's IoU in a map, relative to that in the source's map, 0 to 1. Raises ValueError."""
         if label_map.shape != self._reference.shape:
-            raise ValueError("source and image must have the same size; send the image as it came from the editor")
+            raise ValueError(_OTHER_SIZE)
         return [min(1.0, self._iou(label_map, index) / reached) for index, reached in self._reached.items()]
 
     def thing(self, label_map: Map, thing: Thing) -> float:
@@ -83,6 +88,25 @@ class Shapes:
         return float((expected & predicted).sum() / (expected | predicted).sum())
 
 
+def boxes_left(boxes: Sequence[BoxedThing], classes: Sequence[str], source: Map, image: Map) -> list[float | None]:
+    """For each box the pixels of its class in a map relative to those in the source's, at most 1.
+
+    None where these are too few to say that the segmenter sees the object. Raises ValueError if the sizes differ.
+    """
+    if image.shape != source.shape:
+        raise ValueError(_OTHER_SIZE)
+    left: list[float | None] = []
+    for thing in boxes:
+        start, top, end, bottom = thing.box
+        window = (
+            slice(max(0, math.floor(top)), max(0, math.ceil(bottom))),
+            slice(max(0, math.floor(start)), max(0, math.ceil(end))),
+        )
+        before, after = (np.count_nonzero(seen[window] == classes.index(thing.label)) for seen in (source, image))
+        left.append(min(1.0, after / before) if before and before >= SEEN * source[window].size else None)
+    return left
+
+
 def shapes_reply(request: ShapesRequest, maps: Sequence[Map], places: Sequence[int | None]) -> ShapesReply:
     """Build the reply from the segmenter's maps of source and images, and the class indices of its labels.
 
@@ -93,6 +117,10 @@ def shapes_reply(request: ShapesRequest, maps: Sequence[Map], places: Sequence[i
         mask = np.where(mask < len(request.classes), mask, np.uint8(VOID))
     source, *images = (to_job_classes(label_map, places) for label_map in maps)
     try:
+        if request.boxes:
+            left = [boxes_left(request.boxes, request.classes, source, image) for image in images]
+            outcomes = [ShapesOutcome(classes=[], things=[], boxes=of_image) for of_image in left]
+            return ShapesReply(judged=[], unjudged=[], things=[], outcomes=outcomes)
         shapes = Shapes(mask, source, places, [request.classes.index(name) for name in request.things])
         outcomes = [
             ShapesOutcome(classes=shapes.classes(image), things=[shapes.thing(image, thing) for thing in shapes.things])

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gateway.analysis.certainty import clustered_rate
-from shared.schemas.results import CheckCount, Funnel
+from shared.schemas.results import CheckCount, CheckedObjects, Funnel
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +43,14 @@ def funnel(
     asked_again: int = 0,
     label_unchecked: int = 0,
     moved_back: int = 0,
+    objects: CheckedObjects | None = None,
 ) -> Funnel:
     """The funnel of one method's edits (without null arms). Checks are sorted by count, then name.
 
     `shapes`, `recaption`: whether the method checks the shapes of rendered images, and their new captions. `refusal`:
     if no edit was accepted, the most frequent reason. `asked_again`: edits with a repeated question.
     `label_unchecked`: rendered edits whose label can have any rank. `moved_back`: those that their editor had moved.
+    `objects`: those of the boxes in rendered images.
     """
     accepted = np.array([not edit.rejected_by for edit in edits], bool)
     counted = np.array([edit.counted for edit in edits], bool)
@@ -68,6 +70,7 @@ def funnel(
         asked_again=asked_again,
         label_unchecked=label_unchecked,
         moved_back=moved_back,
+        objects=objects,
     )
 
 

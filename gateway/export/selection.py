@@ -17,6 +17,7 @@ from sqlalchemy.orm import Session
 
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import Counterfactual, Image, Job, Prediction, SourceImage, has_class
+from gateway.methods.checks import lost_objects
 from gateway.results.filters import Filters, Verdict, conditions
 from gateway.results.pairing import Triple, load_triples
 from gateway.results.provenance import digital_source_of
@@ -153,7 +154,7 @@ def _counterfactual(
         source_digest=source.digest or "",
         digital_source_type=digital_source_of(source.job, row.method),
         mask=source.mask_digest,
-        boxes=_boxes(source),
+        boxes=_boxes(source, lost_objects(row.scores)),
         method=row.method,
         ordinal=row.ordinal,
         null_id=null_id,
@@ -173,8 +174,10 @@ def _counterfactual(
     )
 
 
-def _boxes(source: SourceImage) -> list[TrueBox] | None:
-    return None if source.boxes is None else [TrueBox.model_validate(box) for box in source.boxes]
+def _boxes(source: SourceImage, lost: frozenset[int] = frozenset()) -> list[TrueBox] | None:
+    if source.boxes is None:
+        return None
+    return [TrueBox.model_validate(box) for place, box in enumerate(source.boxes) if place not in lost]
 
 
 def _digest(lineage: Mapping[str, object]) -> str:

@@ -140,6 +140,11 @@ def truths_of(source: SourceFile) -> list[str]:
     return [] if source.label is None else [source.label]
 
 
+def is_labelled(source: SourceFile) -> bool:
+    """Whether an image has a ground truth; boxes may say that it has no object."""
+    return source.boxes is not None or bool(truths_of(source))
+
+
 def read_file(file: NamedFile, limits: IntakeLimits) -> Member:
     """Read a file up to the size limit, as a `Member`. Raises InvalidInput for a long name."""
     file.content.seek(0)

@@ -74,7 +74,7 @@ def describe_plan(
         profile=job.profile,
         seed=job.seed,
         images=len(images),
-        labelled=sum(bool(image.truths) for image in images),
+        labelled=sum(image.labelled for image in images),
         missing=len(images) - len(sides),
         working_side=working_side,
         at_working_side=sum(side >= working_side for side in sides),

@@ -35,12 +35,14 @@ class PlannedImage:
     """A usable source image.
 
     `truths`: the classes in its ground truth. `side`: its longer one in pixels; None if it is not uploaded yet.
+    `labelled`: it has a ground truth, which may say that there is no object.
     """
 
     name: str
     truths: Sequence[str]
     group: str | None
     side: int | None
+    labelled: bool
 
 
 @dataclass(frozen=True, slots=True)

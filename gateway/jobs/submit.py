@@ -24,7 +24,7 @@ from gateway.intake.intake import (
 )
 from gateway.intake.mask_files import MaskShelf, SentMasks
 from gateway.intake.masks import OBJECT_READER, MaskReader, mask_reader
-from gateway.intake.sources import LISTED, KeptImage, NamedFile, SourceFile, read_file, truths_of
+from gateway.intake.sources import LISTED, KeptImage, NamedFile, SourceFile, is_labelled, read_file, truths_of
 from gateway.jobs import jobs
 from gateway.jobs.backgrounds import check_compositions, with_backgrounds
 from gateway.jobs.choices import Plan, plan
@@ -206,12 +206,12 @@ def read_images(context: Context, owner: str, submission: Submission) -> ReadIma
 def _lines(intake: Intake) -> list[str]:
     """What the test set is, one line each; see `shared.media.testsets`."""
     usable = [source for source in intake.sources if not source.failure]
-    return intake.test_set.lines(len(usable), sum(bool(truths_of(source)) for source in usable))
+    return intake.test_set.lines(len(usable), sum(map(is_labelled, usable)))
 
 
 def _planned_image(source: SourceFile) -> PlannedImage:
     side = None if source.image is None else max(source.image.width, source.image.height)
-    return PlannedImage(source.name, truths_of(source), source.group, side)
+    return PlannedImage(source.name, truths_of(source), source.group, side, is_labelled(source))
 
 
 def _failures(sources: Sequence[SourceFile]) -> list[ImageFailure]:

@@ -5,14 +5,15 @@ A box that is confident enough finds an object of its class from an IoU on; both
 prediction: `top`, the highest confidence by class; `boxes`, all boxes of the job's classes as rows of class number,
 score, left, top, right, bottom; and `detected` (`shared.schemas.boxes.Detected`), what became of each object, None
 without a truth.
-Boxes of classes that the job does not have are not judged: nobody annotated them.
+Boxes of classes that the job does not have are not judged: nobody annotated them. An object that the check `presence`
+does not see in an image any more does not count there, nor in the images that this one is compared with.
 """
 
 from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import NamedTuple, cast
@@ -49,11 +50,13 @@ from gateway.analysis.limits import LEAST_SOURCES
 from gateway.analysis.originals import SOUND, judge_originals
 from gateway.database.columns import StoredSpec
 from gateway.kinds.originals import exchange_in_words, exchanges
-from gateway.kinds.rows import CompletePair, PredictionRow, SourceNumbers, labels
+from gateway.kinds.rows import CompletePair, PredictionRow, SourceNumbers, labels, recalls
 from gateway.kinds.task_kind import TOP, Fields, KindRows, Measurement, Scored, TaskKind
+from gateway.methods.checks import PRESENCE
 from gateway.methods.counterfactual import MethodImage
 from shared.schemas.base import JsonObject
 from shared.schemas.boxes import (
+    COUNTED_OUTCOMES,
     BoxSpec,
     Detected,
     DetectedObject,
@@ -75,11 +78,11 @@ from shared.schemas.metrics import (
     OriginalsCheck,
 )
 from shared.schemas.results import ModelResults, Relation
-from shared.schemas.scores import with_mean
 from shared.seeds import derive_seed
 from shared.service.endpoints import Services
 
 NOTHING = "nothing"
+GONE: ObjectOutcome = "gone"
 OUTCOMES: tuple[ObjectOutcome, ...] = ("found", "mislocated", "misclassified", "missed", "ignored")
 SIZES: tuple[ObjectSize, ...] = ("small", "medium", "large")
 DEFAULTS = BoxSpec()
@@ -92,7 +95,7 @@ _CAUSES = (
 )
 
 Answer = list[PredictedBox]
-Truth = Sequence[TrueBox]
+Truth = Sequence[TrueBox]  # an object that is not in an image any more, though in its source, has the outcome `GONE`
 _Places = tuple[Integers, Integers]  # of the images of an arm, which may repeat, and their source images or groups
 
 
@@ -113,6 +116,14 @@ def _boxes_of(source: MethodImage) -> Truth | None:
 
 def _confident(answer: Answer, *, rules: BoxSpec) -> Truth:
     return [TrueBox(box=box.box, label=box.label) for box in answer if rules.counts(box)]
+
+
+def _without(truth: Truth, gone: frozenset[int]) -> Truth:
+    return [DetectedObject(**dict(it), outcome=GONE) if place in gone else it for place, it in enumerate(truth)]
+
+
+def _is_gone(thing: TrueBox) -> bool:
+    return isinstance(thing, DetectedObject) and thing.outcome == GONE
 
 
 def _judge(answer: Answer, truth: Truth | None, classes: Sequence[str], *, rules: BoxSpec) -> Scored:
@@ -136,7 +147,9 @@ def _detected(confident: Answer, truth: Truth, classes: Sequence[str], iou: floa
     rows = [[numbers[box.label], box.score, *box.box] for box in confident]
     matching = match(_objects(truth, numbers), _predicted(rows), iou)
     things = [
-        DetectedObject(**dict(thing), outcome=OUTCOMES[outcome], prediction=None if by < 0 else confident[by])
+        thing
+        if isinstance(thing, DetectedObject)
+        else DetectedObject(**dict(thing), outcome=OUTCOMES[outcome], prediction=None if by < 0 else confident[by])
         for thing, outcome, by in zip(truth, matching.outcome.tolist(), matching.by.tolist(), strict=True)
     ]
     extras = [
@@ -148,19 +161,12 @@ def _detected(confident: Answer, truth: Truth, classes: Sequence[str], iou: floa
 
 
 def _recalls_of(detected: Detected) -> dict[str, float]:
-    counted = [thing for thing in detected.objects if thing.outcome != "ignored"]
-    return _recalls((thing.label, thing.outcome == "found") for thing in counted)
-
-
-def _recalls(objects: Iterable[tuple[str, bool]]) -> dict[str, float]:
-    """The recall of each class, and their mean. `objects` that count: the class of each, and whether it is found."""
-    found: dict[str, list[bool]] = {}
-    for label, is_found in objects:
-        found.setdefault(label, []).append(is_found)
-    return with_mean({label: sum(of_class) / len(of_class) for label, of_class in found.items()})
+    counted = [thing for thing in detected.objects if thing.outcome in COUNTED_OUTCOMES]
+    return recalls((thing.label, thing.outcome == "found") for thing in counted)
 
 
 def _objects(truth: Sequence[TrueBox], numbers: dict[str, int]) -> Objects:
+    """A box where an object is gone is tolerated, as one where it is difficult: perhaps the check is wrong."""
     boxes = np.array([thing.box for thing in truth], float).reshape(-1, 4)
     own = np.array([np.nan if thing.area is None else thing.area for thing in truth], float)
     sides = boxes[:, 2:] - boxes[:, :2]
@@ -168,7 +174,7 @@ def _objects(truth: Sequence[TrueBox], numbers: dict[str, int]) -> Objects:
         boxes,
         np.array([numbers[thing.label] for thing in truth], np.int64),
         np.where(np.isnan(own), sides.prod(axis=1), own),
-        np.array([_IGNORED[thing.ignore] for thing in truth], np.int64),
+        np.array([DIFFICULT if _is_gone(thing) else _IGNORED[thing.ignore] for thing in truth], np.int64),
     )
 
 
@@ -182,7 +188,7 @@ def _changed(original: Scored, image: Scored) -> bool | None:
     before, after = (_outcomes(scored.detail) for scored in (original, image))
     if before is None or after is None:
         return None
-    return any(was == "found" != now for was, now in zip(before, after, strict=True))
+    return any(was == "found" != now != GONE for was, now in zip(before, after, strict=True))
 
 
 def _outcomes(detail: JsonObject) -> list[str] | None:
@@ -199,10 +205,10 @@ def _limits(rules: BoxSpec, classes: Sequence[str], confidence: float | None = N
 class BoxScores(Scores):
     """`Scores`, and the boxes of the images behind them.
 
-    `images` are distinct; `pairs` (p × 4) has the places of original, null arm, counterfactual and reference arm of
-    every pair that counts, and `cluster_of_pair` its source image or group: first those of `rows`, in their order, then
-    those of images without objects. `every` are the places of all originals, `group` their groups. `rows` names the
-    label of each row of the scores, and the pair that it belongs to.
+    `images` are distinct, with the objects that count in their pairs; `pairs` (p × 4) has the places of original, null
+    arm, counterfactual and reference arm of every pair that counts, and `cluster_of_pair` its source image or group:
+    first those of `rows`, in their order, then those of images without objects. `every` are the places of all
+    originals, `group` their groups. `rows` names the label of each row of the scores, and the pair that it belongs to.
     """
 
     classes: tuple[str, ...]
@@ -241,13 +247,15 @@ class BoxDetail:
         objects = None if original is None else true_objects(original, self._numbers)
         if original is None or objects is None:
             return
-        places: dict[str | None, int] = {}
+        places: dict[tuple[str | None, frozenset[int]], int] = {}
 
         def place(row: PredictionRow) -> int:
-            if row.counterfactual_id not in places:
-                places[row.counterfactual_id] = len(self._images)
-                self._images.append(BoxedPair(objects, all_boxes(row)))
-            return places[row.counterfactual_id]
+            key = (row.counterfactual_id, row.gone)
+            if key not in places:
+                places[key] = len(self._images)
+                left = true_objects(row, self._numbers) if row.gone else None
+                self._images.append(BoxedPair(left or objects, all_boxes(row)))
+            return places[key]
 
         self._every.append(place(original))
         self._group.append(numbers.group)
@@ -438,7 +446,7 @@ def _rescored(scores: BoxScores, limits: CountingLimits) -> BoxScores:
 
 def _recall_by_label(image: BoxedPair, matching: MatchedObjects, classes: Sequence[str]) -> dict[str, float]:
     outcomes = zip(image.objects.label.tolist(), matching.outcome.tolist(), strict=True)
-    return _recalls((classes[label], outcome == FOUND) for label, outcome in outcomes if outcome != IGNORED)
+    return recalls((classes[label], outcome == FOUND) for label, outcome in outcomes if outcome != IGNORED)
 
 
 class BoxedOriginals:
@@ -567,7 +575,7 @@ DETECTION = TaskKind(
     truths="boxes",
     announced=lambda spec: spec.boxes is not None,
     localised=True,
-    checks=(),
+    checks=(PRESENCE,),
     metric="recall",
     right_or_wrong=False,
     level=mean_overlap,
@@ -583,6 +591,7 @@ DETECTION = TaskKind(
     at_confidence=_at_confidence,
     nearby=_nearby,
     configured=_in_job,
+    without=_without,
     on_power=(
         " An image counts for each class of its boxes, with the share of these objects that is found. That varies less "
         "between images than accuracy where images have several objects, so smaller drops may be detectable."

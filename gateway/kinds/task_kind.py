@@ -99,7 +99,8 @@ class TaskKind(Generic[Answer, Truth]):
 
     `answers`: of a reply of the `endpoint`, for each image, by the classes of the job. `truth_of` reads the ground
     truth of a source image. `as_truth` turns the answer for an original into the truth of a job without ground truth.
-    `changed`: whether an edit changed the prediction, given that for the original; None if it is not known.
+    `without`: the truth of an image in which the objects at these places are lost. `changed`: whether an edit changed
+    the prediction, given that for the original; None if it is not known.
 
     `detail` and `originals` collect rows of predictions, given the classes of the job; the latter judges a model
     (relation, seed). `figures`: the fields of `ModelResults` that the kind alone has. `at_confidence`: the scores, and
@@ -134,6 +135,7 @@ class TaskKind(Generic[Answer, Truth]):
     most_classes: int | None = None
     on_power: str = ""
     configured: Callable[[TaskKind[Answer, Truth], StoredSpec], TaskKind[Answer, Truth]] | None = None
+    without: Callable[[Truth, frozenset[int]], Truth] = lambda truth, lost: truth
 
     def of_job(self, spec: StoredSpec) -> TaskKind[Answer, Truth]:
         """The kind as it judges in a job of this spec."""

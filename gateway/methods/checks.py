@@ -13,6 +13,9 @@ Where the ground truth lies at places of the image, an editor's zoom or shift of
 arms alike: the checks of outlines and shapes, the models under test and the user get the picture that was moved back
 (`where_the_source_is`). If it shows too little of the source for that, the edit is refused as `registration`.
 
+Where it is boxes, the check `presence` asks for each one whether its object is still there, in the images of all
+methods with checks. An object that is not there in an image does not count in its pairs (`lost_objects`).
+
 Where the profile has `[evaluator.second_scorer]`, every rendered image is scored by it as well. Its verdict is that of
 the same checks in which the scores of the scorer are replaced by its own (`second_…`), at thresholds of its own. It
 changes no verdict of the method: the analysis reports the effect among the images that both, or the second one, accept.
@@ -44,7 +47,8 @@ from shared.media.images import decode, encode
 from shared.media.moves import moved_back
 from shared.schemas.base import ImagePayload
 from shared.schemas.caption import CaptionReply, CaptionRequest
-from shared.schemas.evaluation import Move, ShapesOutcome, ShapesReply, ShapesRequest, StructureRequest
+from shared.schemas.evaluation import BoxedThing, Move, ShapesOutcome, ShapesReply, ShapesRequest, StructureRequest
+from shared.schemas.masks import MAX_MASK_CLASSES
 from shared.schemas.thresholds import ImageCheck
 from shared.schemas.validity import VALIDITY
 from shared.service.endpoints import Services
@@ -52,9 +56,11 @@ from shared.service.endpoints import Services
 MANY_CLASSES = 100  # of a larger label set the first five count, as on ImageNet
 FIRST_OF_MANY = 5
 THING_IOU = 0.5  # the least IoU of a thing that kept its place
+STILL_THERE = 0.8  # the least share of an object's pixels in the source that it keeps; measured: research/docs/roads.md
 DIRECTION: Final = "direction"
 LABEL: Final = "label"
 LIKENESS: Final = "likeness"
+PRESENCE: Final = "presence"
 RECAPTION: Final = "recaption"
 REGISTRATION: Final = "registration"  # the share of the source that a picture still shows, if its editor moved it
 SHAPES: Final = "shapes"
@@ -63,6 +69,7 @@ WORD: Final = "word"
 LEAST_SHOWN = 0.85  # of the source by a picture that its editor zoomed or shifted
 LABEL_BY_RANK = 0.0  # the threshold of `label` where none is named
 _MOVE = ("zoom", "moved_right", "moved_down")  # scores beside `registration`; shifts are pixels
+_LOST_OBJECT = "lost_object_"  # and the place of its box: the share of its pixels that an object keeps that is lost
 _ZERO = 1e-6  # a shorter difference of unit vectors has no direction
 ACCEPTED_BY_SECOND = "second_accepted"  # score of every rendered image: 1 if the second scorer accepts it, else 0
 NOT_FINITE = Verdict(False, "not finite", "the generator computed NaN or infinity; there is no image")
@@ -70,13 +77,17 @@ NOT_FINITE = Verdict(False, "not finite", "the generator computed NaN or infinit
 
 @dataclass(frozen=True, slots=True)
 class ImageSignals:
-    """What the services measured of an image; None where they were not asked, or had nothing to measure."""
+    """What the services measured of an image; None where they were not asked, or had nothing to measure.
+
+    `objects`: by place of its box, the share of an object's pixels that is left (None: it cannot be judged).
+    """
 
     agreement: float | None = None
     vectors: ImageVectors | None = None
     shapes: ShapesOutcome | None = None
     caption: NewCaption | None = None
     move: Move | None = None
+    objects: Mapping[int, float | None] | None = None
 
     def scores(self) -> Scores:
         """The scores of all checks that can be made, and the move of a picture that was moved."""
@@ -130,6 +141,24 @@ def _of_captions(score: Callable[[ImageVectors, Vector, Vector], Scores]) -> Cal
 
 def _of_shapes(score: Callable[[ShapesOutcome], Scores]) -> Callable[[ImageSignals], Scores]:
     return lambda measured: score(measured.shapes) if measured.shapes else {}
+
+
+def _objects(left: Mapping[int, float | None]) -> Scores:
+    """The share of the objects that are still there, their numbers, and each object that is lost."""
+    checked = {place: share for place, share in left.items() if share is not None}
+    lost = {place: share for place, share in checked.items() if share < STILL_THERE}
+    return {
+        **({PRESENCE: 1 - len(lost) / len(checked)} if checked else {}),
+        "objects_lost": float(len(lost)),
+        "objects_checked": float(len(checked)),
+        "objects_unchecked": float(len(left) - len(checked)),
+        **{f"{_LOST_OBJECT}{place}": share for place, share in lost.items()},
+    }
+
+
+def lost_objects(scores: Mapping[str, float]) -> frozenset[int]:
+    """The places of the boxes whose objects are not in an image with these scores."""
+    return frozenset(int(name.removeprefix(_LOST_OBJECT)) for name in scores if name.startswith(_LOST_OBJECT))
 
 
 def _direction(vectors: ImageVectors, old: Vector, new: Vector) -> Scores:
@@ -254,6 +283,15 @@ _CHECKS = (  # in the order of the columns of a model of validity
         "its new caption names {score:.0%} of what a caption of the source names; expected at least {lowest:.0%}",
         lowest=0.0, arms=True, limit=1.0, fitted=False,
     ),
+    Check(  # the share of the objects that a segmenter sees in the source and still sees in their boxes
+        PRESENCE, lambda measured: _objects(measured.objects) if measured.objects else {},
+        "only {score:.0%} of the objects that a segmenter sees in the source are still there; "
+        "expected at least {lowest:.0%}",
+        lost=lambda scores, lowest: "" if scores[PRESENCE] or lowest < 0 else (
+            "a segmenter sees none of the objects any more that it sees in the source"
+        ),
+        lowest=math.nextafter(0.0, -1.0), arms=True, limit=0.0, fitted=False,
+    ),
     Check(  # all scores of an edit together, weighed by a calibrated model (`validity.py`)
         VALIDITY, lambda measured: {},
         "the probability that the image is valid is only {score:.0%}; expected at least {lowest:.0%}",
@@ -365,6 +403,7 @@ def check_images(
     one for shapes in segmentation jobs, and two for captions with `recaption`, since a reply holds at most 15 images.
     With thresholds of a `second` scorer, its scores and verdict are among the scores.
     """
+    checks = (*checks, PRESENCE)
     if len(edits) != len(reply.images):
         raise ValueError(
             f"give one edit per image (None for a null arm): {len(reply.images)} images, {len(edits)} edits"
@@ -383,10 +422,11 @@ def check_images(
     if second:
         second_vectors = embed_images(services.second_embed, source, task, images, of_images, words=words)
     in_place = [_moved_back(image, source.image, move) for image, move in zip(images, moves, strict=True)]
-    shapes = find_shapes(services, source, task, in_place)
+    shapes, objects = find_shapes(services, source, task, in_place), find_objects(services, source, in_place)
     captions = recaption_images(services, source, task, images) if recaption else [None] * len(images)
     measured = [
-        ImageSignals(*parts) for parts in zip(agreements.agreements, vectors, shapes, captions, moves, strict=True)
+        ImageSignals(*parts)
+        for parts in zip(agreements.agreements, vectors, shapes, captions, moves, objects, strict=True)
     ]
     judged, limits = [], {**LIMITS, **thresholds}
     for edit, of_image, embedded_again in zip(of_images, measured, second_vectors, strict=True):
@@ -439,6 +479,20 @@ def find_shapes(
     return [*services.shapes(request).outcomes]
 
 
+def find_objects(
+    services: ShapeService, source: MethodImage, images: Sequence[ImagePayload]
+) -> Sequence[Mapping[int, float | None] | None]:
+    """`ImageSignals.objects` of images of one source; None where it has no boxes that count."""
+    counted = {place: thing for place, thing in enumerate(source.boxes or ()) if thing.ignore is None}
+    if not counted:
+        return [None] * len(images)
+    labels = list(dict.fromkeys(thing.label for thing in counted.values()))[:MAX_MASK_CLASSES]
+    known = {place: BoxedThing(label=it.label, box=it.box) for place, it in counted.items() if it.label in labels}
+    request = ShapesRequest(source=source.image, images=list(images), classes=labels, boxes=list(known.values()))
+    left = [dict(zip(known, outcome.boxes, strict=False)) for outcome in services.shapes(request).outcomes]
+    return [{place: of_image.get(place) for place in counted} for of_image in left]
+
+
 def judge(scores: Scores, edit: Edit, thresholds: Thresholds, checks: Sequence[str] = RENDERED_CHECKS) -> Verdict:
     """The verdict of checks, in order, on an image's scores; the strictest threshold of the edit's factors counts."""
     if (shown := scores.get(REGISTRATION, 1.0)) < LEAST_SHOWN:
@@ -461,7 +515,7 @@ def limit_of(edit: Edit, by_factor: Mapping[str, float]) -> float:
 
 def judge_arm(scores: Scores, edit: Edit, thresholds: Thresholds, checks: Sequence[str] = RENDERED_CHECKS) -> Verdict:
     """The verdict on the null or sham arm of an edit: the edit's checks of class and shapes, at its thresholds."""
-    return judge(scores, edit, {**LIMITS, **thresholds}, _of_arms(checks))
+    return judge(scores, edit, {**LIMITS, **thresholds}, _of_arms((*checks, PRESENCE)))
 
 
 def _of_arms(checks: Sequence[str]) -> list[str]:

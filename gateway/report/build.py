@@ -330,7 +330,7 @@ def _rank(
     triple: Triple[CounterfactualRow], predictions: Mapping[str, PredictionRow], label: str, gained: bool = False
 ) -> _Rank:
     """`label` is the class in question, of several in an image; `gained`: the model is to be right with the edit."""
-    compared = triple.predictions(predictions)
+    compared = triple.compare(predictions)
     original, image, reference = compared.original, compared.counterfactual, compared.reference
     if original is None or image is None:
         return _Rank(True, True, 0.0, 0.0, triple.edit.id)

@@ -24,6 +24,7 @@ from shared.words.wording import (
     interval,
     limits,
     nothing_accepted,
+    objects_lines,
     p_value,
     percent,
     review_sentence,
@@ -78,6 +79,7 @@ def _head(results: JobResults) -> Iterator[str]:
         for funnel in results.funnels
         if funnel.moved_back
     )
+    yield from (f"* {sentence(line)}" for line in objects_lines(results.funnels))
     yield from (f"* {sentence(review_sentence(reviews))}" for reviews in results.reviews)
     if results.provisional and counts_pairs(results):
         yield "* **Provisional:** the error rates of the automatic checks are unknown for these images.\n"

@@ -104,7 +104,7 @@ class ReviewList:
         for model in self._models:
             predictions = rows.predictions_of(model)
             for triple in triples(rows.counterfactuals):
-                compared = triple.predictions(predictions)
+                compared = triple.compare(predictions)
                 if not triple.edit.counted:
                     continue
                 for label in labels(compared.original):
@@ -123,7 +123,7 @@ class ReviewList:
             faults: list[Fault] = []
             loss = 0.0
             for model, predictions in by_model.items():
-                compared = triple.predictions(predictions)
+                compared = triple.compare(predictions)
                 reference, image = compared.reference, compared.counterfactual
                 if reference is None or image is None:
                     continue

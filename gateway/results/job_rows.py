@@ -25,7 +25,7 @@ from gateway.jobs.sensitivity import GroupedTruth
 from gateway.kinds import KINDS
 from gateway.kinds.rows import CounterfactualRow
 from gateway.methods import JobMethod
-from gateway.methods.checks import LABEL, LABEL_BY_RANK, REGISTRATION
+from gateway.methods.checks import LABEL, LABEL_BY_RANK, PRESENCE, REGISTRATION
 from gateway.methods.people import CHECK
 from gateway.results.pairing import Triple, triples
 from gateway.results.reviewed_edits import ReviewedJob
@@ -34,7 +34,7 @@ from gateway.results.steps import steps_of
 from gateway.results.stream import SourceRow, SourceRows, number_sources, relation_of, stream_sources
 from shared.problems import BEGINS
 from shared.schemas.metrics import OriginalsCheck
-from shared.schemas.results import FailureReason, PeopleEdits, Relation, StepFigures
+from shared.schemas.results import CheckedObjects, FailureReason, PeopleEdits, Relation, StepFigures
 
 REASONS_SHOWN = 5
 
@@ -89,6 +89,15 @@ def moved_back(session: Session, job_id: str, method: str) -> int:
     return session.scalar(query) or 0
 
 
+def checked_objects(session: Session, job_id: str, method: str) -> CheckedObjects | None:
+    """The objects of the boxes in the rendered images of a method, null and sham arms included; None without any."""
+    c = Counterfactual
+    numbers = [func.sum(c.scores[f"objects_{name}"].as_float()) for name in ("checked", "lost", "unchecked")]
+    query = select(*numbers).where(c.job_id == job_id, c.method == method)
+    checked, lost, unchecked = (int(number or 0) for number in session.execute(query).one())
+    return CheckedObjects(checked=checked, lost=lost, unchecked=unchecked) if checked or unchecked else None
+
+
 def people_edits(session: Session, job_id: str, reviews: Reviews) -> list[PeopleEdits]:
     """The edits of protected characteristics of people, by characteristic; an edit of two counts under both."""
     c = Counterfactual
@@ -135,6 +144,7 @@ class MethodRows:
 
     `refusal`: if no edit was accepted, the most frequent reason. `asked_again`: edits with a repeated question.
     `label_unchecked`: rendered edits whose label can have any rank. `moved_back`: those that their editor had moved.
+    `objects`: those of its boxes.
     """
 
     edits: list[EditOutcome] = field(default_factory=list)
@@ -145,6 +155,7 @@ class MethodRows:
     asked_again: int = 0
     label_unchecked: int = 0
     moved_back: int = 0
+    objects: CheckedObjects | None = None
 
     def add(self, row: CounterfactualRow, group: int) -> None:
         """Count an edit or null arm of a source image in this group."""
@@ -226,6 +237,7 @@ def load_rows(session: Session, job_id: str) -> JobRows:
         chosen = next(chosen for chosen in job.methods if chosen.name == method)
         method_rows.label_unchecked = label_unchecked(session, job, chosen)
         method_rows.moved_back = moved_back(session, job_id, method) if kind.localised else 0
+        method_rows.objects = checked_objects(session, job_id, method) if PRESENCE in kind.checks else None
         if all(edit.rejected_by for edit in method_rows.edits):
             method_rows.refusal = refusal_reason(session, job_id, method)
     return JobRows(

@@ -171,6 +171,7 @@ def _funnel(job: Job, method: JobMethod, rows: MethodRows) -> Funnel:
         asked_again=rows.asked_again,
         label_unchecked=rows.label_unchecked,
         moved_back=rows.moved_back,
+        objects=rows.objects,
     )
 
 

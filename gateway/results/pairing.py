@@ -66,6 +66,12 @@ class Triple(Generic[Row]):
             reference = None if self.sham is None else by_image.get(self.sham.id)
         return Compared(by_image.get(self.original), null_answer, by_image.get(self.edit.id), reference)
 
+    def compare(self, by_image: Mapping[str, PredictionRow]) -> Compared[PredictionRow]:
+        """As `predictions`. An object that is gone from one of the images counts in none of them."""
+        compared = self.predictions(by_image)
+        gone = frozenset[int]().union(*(row.gone for row in compared if row))
+        return Compared(*(row and row.without(gone) for row in compared)) if gone else compared
+
 
 def triples(rows: Iterable[Row]) -> Iterator[Triple[Row]]:
     """The edits among the rows in their order, each with its null and sham arm: equal source, method and ordinal."""

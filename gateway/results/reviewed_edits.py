@@ -170,7 +170,7 @@ class ReviewedJob:
         counted = [triple for triple in triples(rows.counterfactuals) if triple.edit.counted]
         for (model, method), columns in self._columns.items():
             for triple in counted:
-                edit, compared = triple.edit, triple.predictions(by_model[model])
+                edit, compared = triple.edit, triple.compare(by_model[model])
                 for label in labels(compared.original) if edit.method == method else ():
                     if sign := change(compared, label):
                         for cell in dict.fromkeys(cells_of(edit, label)):

@@ -72,20 +72,23 @@ class ScoreColumns:
         original = predictions.get(rows.source.id)
         scored, pairs, unscored = labels(original), [], []
         for triple in edits:
-            edit, compared = triple.edit, triple.predictions(predictions)
+            edit, compared = triple.edit, triple.compare(predictions)
+            there = labels(compared.original)
             cells = {label: dict.fromkeys(cells_of(edit, label)) for label in scored}
             for label, members in cells.items():
-                scores = _PairScores(_score(compared.counterfactual, label), _score(compared.reference, label))
-                self._screening.add(members, numbers.group, edit, scores)
-                self._second.add(members, numbers, triple, scores.difference)
+                shown = compared if label in there else triple.predictions(predictions)
+                scores = _PairScores(_score(shown.counterfactual, label), _score(shown.reference, label))
+                self._screening.add(members, numbers.group, edit, scores, gone=label not in there)
+                if label in there:
+                    self._second.add(members, numbers, triple, scores.difference)
             if not edit.accepted:
                 continue
             pair = _complete(edit, compared)
             if pair and all(prediction.scores for prediction in pair[1:]):
                 pairs.append(pair)
-                self._append(numbers, pair, cells)
+                self._append(numbers, pair, {label: cells[label] for label in labels(pair.original)})
             else:
-                self._left_out += 1
+                self._left_out += bool(there or not scored)
                 unscored += [] if pair is None else [pair]
                 self._unanswered.update(_unanswered(pair))
         self._detail.add(numbers, original, pairs, unscored)
@@ -187,21 +190,28 @@ class _ScreeningColumns:
             lambda: (array("q"), array("d"), array("d"), array("b"))
         )
 
-    def add(self, cells: Iterable[Cell], group: int, edit: CounterfactualRow, scores: _PairScores) -> None:
-        """Add an edit to its cells. A refused arm's score says nothing of a valid arm, so it counts as not known."""
+    def add(
+        self, cells: Iterable[Cell], group: int, edit: CounterfactualRow, scores: _PairScores, *, gone: bool
+    ) -> None:
+        """Add an edit to its cells. A refused arm's score says nothing of a valid arm, so it counts as not known.
+
+        `gone`: no object of the cells' class is in both arms, and the pair does not count: as if the edit were refused,
+        or its arm if they are in the edit's image.
+        """
         if not edit.rendered:
             return
+        accepted = edit.accepted and not (gone and scores.image is None)
         low, high = possible_difference(scores.image, None if edit.lost_to else scores.reference)
         for cell in cells:
             groups, verdicts = self._screened[cell]
             groups.append(group)
-            verdicts.append(edit.accepted)
-            if not edit.counted:
+            verdicts.append(accepted)
+            if gone or not edit.counted:
                 groups, lows, highs, lost = self._refused[cell]
                 groups.append(group)
                 lows.append(low)
                 highs.append(high)
-                lost.append(edit.accepted)
+                lost.append(accepted)
 
     def screened(self) -> dict[Cell, Screened]:
         """All rendered edits of each cell."""

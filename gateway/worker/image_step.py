@@ -34,7 +34,7 @@ from gateway.jobs.task_description import task_description_of
 from gateway.kinds import KINDS
 from gateway.methods import JobMethod
 from gateway.methods.arms import renumber
-from gateway.methods.checks import where_the_source_is
+from gateway.methods.checks import lost_objects, where_the_source_is
 from gateway.methods.counterfactual import Change, MethodCounterfactual, MethodImage
 from gateway.methods.people import changed_by
 from gateway.model_services.image_shelf import ImageShelf
@@ -104,10 +104,14 @@ def call(work: ImageWork, services: RecordedServices, shelf: ImageShelf, link: C
     images = [ModelInput(None, work.digest)]
     if work.rendered is None:
         rows = _generate(work, source, services, shelf)
-        images += [ModelInput(row["id"], row["image_digest"]) for row in rows if row["image_digest"] is not None]
+        images += [
+            ModelInput(row["id"], row["image_digest"], lost_objects(row["scores"]))
+            for row in rows
+            if row["image_digest"] is not None
+        ]
     else:
         rows = []
-        images += [ModelInput(name, digest) for name, digest in work.rendered]
+        images += work.rendered
     batches = list(requests(images, work.pixels))
     rows_of_models = predictions(work, source, batches, services, shelf, link)
     if work.predicted and work.rendered is None:
@@ -205,13 +209,17 @@ def _round(session: Session, job: Job, image: SourceImage) -> _Round:
     }
 
 
-def _list_rendered(session: Session, image: SourceImage) -> tuple[tuple[str, str], ...]:
+def _list_rendered(session: Session, image: SourceImage) -> tuple[ModelInput, ...]:
     rendered = (
-        select(Counterfactual.id, Counterfactual.image_digest)
+        select(Counterfactual.id, Counterfactual.image_digest, Counterfactual.scores)
         .where(Counterfactual.source_image_id == image.id, Counterfactual.image_digest.is_not(None))
         .order_by(Counterfactual.method, Counterfactual.ordinal)
     )
-    return tuple((name, digest) for name, digest in session.execute(rendered) if digest is not None)
+    return tuple(
+        ModelInput(name, digest, lost_objects(scores))
+        for name, digest, scores in session.execute(rendered)
+        if digest is not None
+    )
 
 
 def _models_to_call(session: Session, job: Job, image: SourceImage) -> tuple[TestedModel, ...]:

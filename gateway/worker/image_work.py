@@ -26,8 +26,8 @@ PIXELS_PER_REQUEST = MAX_IMAGES_PER_MESSAGE * 512**2
 class ImageWork:
     """What the work on one source image reads from the database.
 
-    `pixels` is width × height, `occurrence` the number of equal images before it in the job. `rendered` holds the ids
-    and digests of its counterfactuals if they exist already; then `models` are those without predictions for them.
+    `pixels` is width × height, `occurrence` the number of equal images before it in the job. `rendered` holds its
+    counterfactuals if they exist already; then `models` are those without predictions for them.
     `classes` are those of the job. `metamorphic`: no image of the job has ground truth, a label, a mask or boxes.
     `object_mask` is the digest of the mask of its object, which is not a ground truth.
     `values`, in a job of rounds: what the image gets in this round; `first_ordinal` counts its counterfactuals of
@@ -52,7 +52,7 @@ class ImageWork:
     models: tuple[TestedModel, ...]
     seed: int
     object_mask: str | None = None
-    rendered: tuple[tuple[str, str], ...] | None = None
+    rendered: tuple[ModelInput, ...] | None = None
     values: tuple[ChosenValue, ...] | None = None
     first_ordinal: int = 0
     predicted: bool = False
@@ -82,10 +82,14 @@ def source_of(work: ImageWork, shelf: ImageShelf) -> MethodImage:
 
 
 class ModelInput(NamedTuple):
-    """An input of the models under test by its digest: a counterfactual, or the original (None)."""
+    """An input of the models under test by its digest: a counterfactual, or the original (None).
+
+    `lost`: the places of the boxes whose objects are not there any more.
+    """
 
     counterfactual_id: str | None
     digest: str
+    lost: frozenset[int] = frozenset()
 
 
 def requests(images: Sequence[ModelInput], pixels: int) -> Iterator[Sequence[ModelInput]]:

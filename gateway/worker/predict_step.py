@@ -35,7 +35,8 @@ def predictions(
             for item, answer in zip(batch, kind.answers(reply, work.classes), strict=True):
                 if truth is None and work.metamorphic:
                     truth = kind.as_truth(answer)
-                scored: Scored = kind.judge(answer, truth, work.classes)
+                still_true = kind.without(truth, item.lost) if item.lost and truth is not None else truth
+                scored: Scored = kind.judge(answer, still_true, work.classes)
                 original = original or scored
                 rows.append(
                     {

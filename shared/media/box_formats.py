@@ -21,8 +21,8 @@ from pydantic import ValidationError
 
 from shared.media.manifests import Manifest, ManifestRow, clean_name, decode_text, match_rows
 from shared.problems import InvalidInput, Malformed, validation_sentence
-from shared.schemas.base import JsonObject
-from shared.schemas.boxes import MAX_BOXES, Corners, Ignored, TrueBox
+from shared.schemas.base import MAX_BOXES, JsonObject
+from shared.schemas.boxes import Corners, Ignored, TrueBox
 
 Size = tuple[float, float]  # width and height
 FRACTIONS: Size = (1.0, 1.0)  # the size of a picture whose boxes are fractions of it

@@ -31,6 +31,7 @@ KIND = AliasChoices("kind", "task")
 TASK_DESCRIPTION = AliasChoices("task_description", "task")
 
 MAX_IMAGES_PER_MESSAGE = 16
+MAX_BOXES = 1_000  # of an image
 MAX_MESSAGE_BYTES = 48 * 1024 * 1024
 # Two square images and a mask of this side fit into a message, whatever their content: as PNG, noise needs 3 bytes per
 # pixel and a mask one; base64 turns three bytes into four.

@@ -11,11 +11,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
-from shared.schemas.base import Contract, Kind
+from shared.schemas.base import MAX_BOXES, Contract, Kind
 from shared.schemas.evaluation import ModelRequest
 from shared.schemas.masks import Label
 
-MAX_BOXES = 1_000  # of an image
 BOXED: frozenset[Kind] = frozenset({"detection"})  # kinds whose answers are boxes
 MAX_COORDINATE = 1e6  # pixels
 
@@ -85,8 +84,10 @@ TrueBoxes = Annotated[list[TrueBox], Field(max_length=MAX_BOXES)]
 
 
 # found: class and place are right. mislocated: the class is right, and the IoU too low, but at least 0.1.
-# misclassified: a box of another class is there. missed: none is. ignored: the truth says not to count it.
-ObjectOutcome = Literal["found", "mislocated", "misclassified", "missed", "ignored"]
+# misclassified: a box of another class is there. missed: none is. ignored: the truth says not to count it. gone: the
+# object is not in this image any more, by the check `presence`, and does not count either.
+ObjectOutcome = Literal["found", "mislocated", "misclassified", "missed", "ignored", "gone"]
+COUNTED_OUTCOMES: frozenset[ObjectOutcome] = frozenset({"found", "mislocated", "misclassified", "missed"})
 
 
 class DetectedObject(TrueBox):

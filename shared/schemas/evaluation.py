@@ -6,13 +6,14 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     Field,
+    FiniteFloat,
     SerializationInfo,
     SerializerFunctionWrapHandler,
     model_serializer,
     model_validator,
 )
 
-from shared.schemas.base import KIND, MAX_IMAGES_PER_MESSAGE, MAX_WORKING_SIDE, Contract, ImagePayload, Kind
+from shared.schemas.base import KIND, MAX_BOXES, MAX_IMAGES_PER_MESSAGE, MAX_WORKING_SIDE, Contract, ImagePayload, Kind
 from shared.schemas.masks import MAX_MASK_CLASSES, Label
 
 Images = Annotated[list[ImagePayload], Field(min_length=1, max_length=MAX_IMAGES_PER_MESSAGE)]
@@ -221,11 +222,19 @@ class StructureReply(Contract):
     moves: Annotated[list[Move | None], Field(exclude_if=lambda moves: not moves)] = Field(default_factory=list)
 
 
+class BoxedThing(Contract):
+    """An object of the ground truth: its class, and its left, top, right and bottom in pixels."""
+
+    label: Label
+    box: tuple[FiniteFloat, FiniteFloat, FiniteFloat, FiniteFloat]
+
+
 class ShapesRequest(Contract):
     """`POST /v1/shapes`: whether the shapes of a source image stayed in place in images derived from it.
 
     `mask` is grey: the index of each pixel's class in `classes`; other values are not judged. Without it, the
     segmenter's own map of the source is the reference. `things` are classes whose connected regions are each checked.
+    With `boxes`, whose labels are among `classes`, only these are checked.
     """
 
     source: ImagePayload
@@ -233,10 +242,13 @@ class ShapesRequest(Contract):
     mask: ImagePayload | None = None
     classes: Annotated[list[Label], Field(min_length=1, max_length=MAX_MASK_CLASSES)]
     things: Annotated[list[Label], Field(max_length=MAX_MASK_CLASSES)] = Field(default_factory=list)
+    boxes: Annotated[list[BoxedThing], Field(max_length=MAX_BOXES, exclude_if=lambda boxes: not boxes)] = Field(
+        default_factory=list
+    )
 
     @model_validator(mode="after")
     def _things_are_classes(self) -> Self:
-        if unknown := sorted(set(self.things) - set(self.classes)):
+        if unknown := sorted({*self.things, *(thing.label for thing in self.boxes)} - set(self.classes)):
             raise ValueError(f"things must be among the classes; {', '.join(map(repr, unknown))} are not")
         return self
 
@@ -254,10 +266,12 @@ class ThingRegion(Contract):
 
 class ShapesOutcome(Contract):
     """Shapes in one image: for each class of `judged` its IoU relative to that on the source, at most 1, and for each
-    of `things` the IoU, 0 to 1."""
+    of `things` the IoU, 0 to 1. For each of the request's `boxes` the pixels of its class in it relative to those in
+    the source, at most 1; None for one in which the segmenter does not see its class in the source."""
 
     classes: list[float]
     things: list[float]
+    boxes: Annotated[list[float | None], Field(exclude_if=lambda boxes: not boxes)] = Field(default_factory=list)
 
 
 class ShapesReply(Contract):

@@ -210,6 +210,19 @@ class CheckCount(Contract):
     count: int
 
 
+class CheckedObjects(Contract):
+    """The objects of the boxes in rendered images, null and sham arms included: each image counts its own.
+
+    `checked`: a segmenter sees them in the source. `lost`: of these, it does not see them in the image, so they count
+    nowhere in its pairs. `unchecked`: it does not see them in the source, or does not know their class, so they count
+    unchecked.
+    """
+
+    checked: int
+    lost: int
+    unchecked: int
+
+
 class Funnel(Contract):
     """The proposed counterfactuals of one method by outcome: text checks, rendering, image checks, accepted.
 
@@ -225,6 +238,7 @@ class Funnel(Contract):
     `label_unchecked`: rendered edits whose label can have any rank, since the scorer ranks it last in the source;
     missing if none.
     `moved_back`: rendered edits whose editor had zoomed or shifted the picture; missing if none.
+    `objects`: in detection jobs, whether the objects are still there; missing without boxes in rendered images.
     """
 
     method: str
@@ -241,6 +255,7 @@ class Funnel(Contract):
     asked_again: Annotated[int, Field(exclude_if=lambda count: not count)] = 0
     label_unchecked: Annotated[int, Field(exclude_if=lambda count: not count)] = 0
     moved_back: Annotated[int, Field(exclude_if=lambda count: not count)] = 0
+    objects: Annotated[CheckedObjects | None, Field(exclude_if=lambda objects: objects is None)] = None
 
 
 class PeopleEdits(Contract):

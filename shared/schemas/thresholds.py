@@ -14,7 +14,7 @@ from shared.schemas.designs import FACTORS
 # Those of all methods; each method uses some of them. `gateway.methods.checks.CHECKS` says what they do.
 ImageCheck = Literal[
     "structure", "caption", "label", "recaption", "shapes", "things", "fit", "likeness", "match", "word", "direction",
-    "validity",
+    "presence", "validity",
 ]  # fmt: skip
 IMAGE_CHECKS: tuple[ImageCheck, ...] = get_args(ImageCheck)
 TEXT_CHECKS = ("class_words", "class_kept", "other_class", "paraphrase")

@@ -241,5 +241,23 @@ def checks_off_lines(checks_off: Mapping[str, Sequence[str]], funnels: Sequence[
     ]
 
 
+def objects_lines(funnels: Sequence[Funnel]) -> list[str]:
+    """A line for each method whose images have objects that are left out, or were not checked."""
+    lines = []
+    for funnel in funnels:
+        if (objects := funnel.objects) and objects.lost:
+            lines.append(
+                f"{funnel.method}: {objects.lost:,} of the {objects.checked:,} objects that a segmenter sees in the "
+                "source images are not there any more in the rendered ones; they count nowhere in their pairs."
+            )
+        if objects and objects.unchecked:
+            lines.append(
+                f"{funnel.method}: {objects.unchecked:,} of {objects.checked + objects.unchecked:,} objects were not "
+                "checked, because no segmenter sees them in the source image or knows their class; a model that misses "
+                "them may be right."
+            )
+    return lines
+
+
 def _estimate(share: Estimate) -> str:
     return f"{round(100 * share.value)} % ({round(100 * share.low)}–{round(100 * share.high)} %)"

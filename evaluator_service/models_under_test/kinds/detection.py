@@ -30,8 +30,8 @@ from evaluator_service.models_under_test.preprocessing import placement, process
 from shared.media.images import Pixels, png_header
 from shared.problems import InvalidInput
 from shared.profiles.weights import Weights
-from shared.schemas.base import Kind
-from shared.schemas.boxes import MAX_BOXES, MAX_COORDINATE, DetectReply, PredictedBox
+from shared.schemas.base import MAX_BOXES, Kind
+from shared.schemas.boxes import MAX_COORDINATE, DetectReply, PredictedBox
 from shared.schemas.models import ModelDescription, Preprocessing
 from shared.service.endpoints import Services
 

@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from evaluator_service.shapes import Shapes, to_job_classes
+from evaluator_service.shapes import Shapes, boxes_left, to_job_classes
 from shared.media.label_maps import OTHER, VOID, Map
 from shared.media.regions import box_of, connected_regions
 from shared.profiles.evaluator import ShapeJudge
+from shared.schemas.evaluation import BoxedThing
 
 SIDE = 48
 KNOWN = [0, 1, 2]  # road, sky, car
@@ -142,3 +143,14 @@ def test_a_label_may_stand_for_several_classes_and_means_the_one_of_the_job() ->
     judge = ShapeJudge(path="x", licence="", gigabytes=1, names=names)
     assert judge.places(["background", "object"], ["car"]) == [None, 0], "not of the class that was named last"
     assert judge.places(["background", "object"], ["bus"]) == [None, 0]
+
+
+def test_an_object_is_left_in_its_box_as_far_as_the_segmenter_still_sees_its_class_there() -> None:
+    classes = ["road", "sky", "car", "tram"]
+    car, faint, tram, outside = (8, 20, 20, 29), (8, 0, 48, 40), (8, 20, 20, 29), (60, 60, 70, 70)
+    boxes = [BoxedThing(label="car", box=box) for box in (car, faint, outside)]
+    boxes.append(BoxedThing(label="tram", box=tram))
+    without = np.where(street() == CAR, 0, street()).astype(np.uint8)
+    assert boxes_left(boxes, classes, street(), street()) == [1.0, None, None, None]
+    assert boxes_left(boxes, classes, street(), without) == [0.0, None, None, None]
+    assert boxes_left(boxes[:1], classes, street(), street(left=14)) == [0.5], "half of it left its box"

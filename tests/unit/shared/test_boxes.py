@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from shared.schemas.boxes import MAX_BOXES, DetectReply
+from shared.schemas.base import MAX_BOXES
+from shared.schemas.boxes import DetectReply
 
 BOX = {"box": [-2.5, 0, 30, 20.25], "label": "car", "score": 0.5}
 

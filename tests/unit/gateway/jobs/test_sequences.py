@@ -27,7 +27,7 @@ PATTERNS = (
 
 
 def image(name: str, *truths: str, group: str | None = None) -> PlannedImage:
-    return PlannedImage(name, truths, group, None)
+    return PlannedImage(name, truths, group, None, bool(truths))
 
 
 def images(names: Sequence[str]) -> list[PlannedImage]:

@@ -96,6 +96,9 @@ def test_a_detector_is_scored_by_the_recall_of_each_class_of_the_boxes() -> None
     outcomes = [[thing.outcome for thing in of_image.objects] for of_image in detected]
     assert outcomes == [["found"] * 3 + ["ignored"], ["found", "missed", "misclassified", "ignored"]]
     assert (kind.changed(before, after), kind.changed(after, before)) == (True, False)
+    gone = kind.judge(answers[1], kind.without(truth, frozenset({1, 2})), CLASSES)
+    assert gone.scores == {"car": 1.0, ALL_CLASSES: 1.0}
+    assert kind.changed(before, gone) is False, "what is not there any more is not lost by the model"
     unjudged = kind.judge(answers[0], None, CLASSES)
     assert (unjudged.scores, kind.changed(before, unjudged)) == ({}, None)
     nothing = kind.judge([], [], CLASSES)

@@ -13,15 +13,34 @@ from numpy.typing import ArrayLike
 
 from gateway.jobs.choices import plan
 from gateway.methods import METHODS
-from gateway.methods.checks import CHECKS, check_images, judge, judge_arm, skipped_checks, where_the_source_is
+from gateway.methods.checks import (
+    CHECKS,
+    check_images,
+    judge,
+    judge_arm,
+    lost_objects,
+    skipped_checks,
+    where_the_source_is,
+)
 from gateway.methods.counterfactual import Change, Edit, Factor, MethodCounterfactual, MethodImage, TaskDescription
 from gateway.methods.image_scores import TEMPLATES
 from shared.media.images import decode, encode
 from shared.problems import InvalidInput
 from shared.profiles.profile import load_profile, shipped_profiles
 from shared.schemas.base import ImagePayload
+from shared.schemas.boxes import Ignored, TrueBox
 from shared.schemas.diffusion import RenderReply
-from shared.schemas.evaluation import EmbedReply, EmbedRequest, Move, StructureReply, StructureRequest
+from shared.schemas.evaluation import (
+    BoxedThing,
+    EmbedReply,
+    EmbedRequest,
+    Move,
+    ShapesOutcome,
+    ShapesReply,
+    ShapesRequest,
+    StructureReply,
+    StructureRequest,
+)
 from shared.schemas.jobs import JobSpec
 from shared.schemas.thresholds import IMAGE_CHECKS
 from tests.support.paths import REPOSITORY
@@ -255,6 +274,42 @@ def test_thresholds_are_by_factor_and_the_strictest_counts() -> None:
     assert judge(scores, edit("background", "weather"), THRESHOLDS).check == "structure"
     assert judge(scores | {"structure": 0.6}, edit("background", "weather"), THRESHOLDS).check == "caption"
     assert judge(scores, edit("weather"), {}).accepted, "without thresholds there are scores only"
+
+
+class Watcher(Scorer):
+    """A segmenter sees the first object in every image, the second one in none that is rendered, the third nowhere."""
+
+    def shapes(self, request: ShapesRequest) -> ShapesReply:
+        self.requests.append(request)
+        left = [ShapesOutcome(classes=[], things=[], boxes=[self.first, 0.2, None])] * len(request.images)
+        return ShapesReply(judged=[], unjudged=[], things=[], outcomes=left)
+
+    first = 0.9
+
+
+def test_objects_that_are_not_there_any_more_are_named_and_an_edit_without_any_is_refused() -> None:
+    """Crowds are not looked for."""
+    labels: list[tuple[str, Ignored | None]] = [("bus", None), ("person", "crowd"), ("bus", None), ("car", None)]
+    boxes = tuple(TrueBox(box=(0, 0, 9, 9), label=label, ignore=ignore) for label, ignore in labels)
+    source, services = replace(SOURCE, boxes=boxes), Watcher()
+    (edited, scores), (_, null) = check(
+        b"night bus", b"day bus", edits=[edit(), None], source=source, services=services
+    )
+    assert edited.accepted
+    assert scores["presence"] == null["presence"] == 0.5
+    assert (scores["objects_checked"], scores["objects_lost"], scores["objects_unchecked"]) == (2, 1, 1)
+    assert lost_objects(scores) == lost_objects(null) == {2}
+    assert services.requests[-1] == ShapesRequest(
+        source=source.image,
+        images=[ImagePayload(png=b"night bus"), ImagePayload(png=b"day bus")],
+        classes=["bus", "car"],
+        boxes=[BoxedThing(label=labels[place][0], box=(0, 0, 9, 9)) for place in (0, 2, 3)],
+    )
+    services.first = 0.0
+    [(edited, scores)] = check(b"night bus", source=source, services=services)
+    assert edited.check == "presence"
+    assert lost_objects(scores) == {0, 2}
+    assert judge_arm(scores, edit(), {}).check == "presence", "its null arm, too"
 
 
 def test_images_without_an_edit_each_are_refused() -> None:
