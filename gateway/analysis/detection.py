@@ -158,10 +158,13 @@ def _inside_ignored(objects: Objects, predicted: Predicted, met: Floats, iou: fl
 
 
 def losing(matched: Sequence[MatchedObjects], before: Integers, after: Integers) -> NDArray[np.bool_]:
-    """Whether an object that is found on the one image is not found on the other, by pairs of places."""
-    pairs = zip(before.tolist(), after.tolist(), strict=True)
-    lost = [((matched[one].outcome == FOUND) & (matched[other].outcome != FOUND)).any() for one, other in pairs]
-    return np.array(lost, bool)
+    """Whether an object that is found on the one image is not found on the other, by pairs of places.
+
+    What an editor added follows the objects that both have.
+    """
+    pairs = [(matched[one].outcome, matched[other].outcome) for one, other in zip(before, after, strict=True)]
+    shared = [(one[: len(other)], other[: len(one)]) for one, other in pairs]
+    return np.array([((one == FOUND) & (other != FOUND)).any() for one, other in shared], bool)
 
 
 def best_scores(images: Sequence[BoxedPair], classes: int, iou: float) -> list[float | None]:

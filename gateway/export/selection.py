@@ -154,7 +154,7 @@ def _counterfactual(
         source_digest=source.digest or "",
         digital_source_type=digital_source_of(source.job, row.method),
         mask=source.mask_digest,
-        boxes=_boxes(source, lost_objects(row.scores)),
+        boxes=_boxes(source, lost_objects(row.scores) or frozenset()),
         method=row.method,
         ordinal=row.ordinal,
         null_id=null_id,

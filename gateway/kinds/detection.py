@@ -6,7 +6,8 @@ prediction: `top`, the highest confidence by class; `boxes`, all boxes of the jo
 score, left, top, right, bottom; and `detected` (`shared.schemas.boxes.Detected`), what became of each object, None
 without a truth.
 Boxes of classes that the job does not have are not judged: nobody annotated them. An object that the check `presence`
-does not see in an image any more does not count there, nor in the images that this one is compared with.
+does not see in an image any more counts neither there nor in the images that this one is compared with. What the
+editor added, by the same segmenter, is ignored.
 """
 
 from __future__ import annotations
@@ -52,9 +53,9 @@ from gateway.database.columns import StoredSpec
 from gateway.kinds.originals import exchange_in_words, exchanges
 from gateway.kinds.rows import CompletePair, PredictionRow, SourceNumbers, labels, recalls
 from gateway.kinds.task_kind import TOP, Fields, KindRows, Measurement, Scored, TaskKind
-from gateway.methods.checks import PRESENCE
+from gateway.methods.checks import PRESENCE, ShapeService, find_added
 from gateway.methods.counterfactual import MethodImage
-from shared.schemas.base import JsonObject
+from shared.schemas.base import ImagePayload, JsonObject
 from shared.schemas.boxes import (
     COUNTED_OUTCOMES,
     BoxSpec,
@@ -82,7 +83,6 @@ from shared.seeds import derive_seed
 from shared.service.endpoints import Services
 
 NOTHING = "nothing"
-GONE: ObjectOutcome = "gone"
 OUTCOMES: tuple[ObjectOutcome, ...] = ("found", "mislocated", "misclassified", "missed", "ignored")
 SIZES: tuple[ObjectSize, ...] = ("small", "medium", "large")
 DEFAULTS = BoxSpec()
@@ -95,7 +95,7 @@ _CAUSES = (
 )
 
 Answer = list[PredictedBox]
-Truth = Sequence[TrueBox]  # an object that is not in an image any more, though in its source, has the outcome `GONE`
+Truth = Sequence[TrueBox]  # an object that is not in an image any more, though in its source, has the outcome "gone"
 _Places = tuple[Integers, Integers]  # of the images of an arm, which may repeat, and their source images or groups
 
 
@@ -119,11 +119,14 @@ def _confident(answer: Answer, *, rules: BoxSpec) -> Truth:
 
 
 def _without(truth: Truth, gone: frozenset[int]) -> Truth:
-    return [DetectedObject(**dict(it), outcome=GONE) if place in gone else it for place, it in enumerate(truth)]
+    return [DetectedObject(**dict(it), outcome="gone") if place in gone else it for place, it in enumerate(truth)]
 
 
-def _is_gone(thing: TrueBox) -> bool:
-    return isinstance(thing, DetectedObject) and thing.outcome == GONE
+def _with_added(truth: Truth, scored: Scored, source: ImagePayload, image: ImagePayload, ask: ShapeService) -> Truth:
+    extras = Detected.model_validate(scored.detail["detected"]).extras
+    added = find_added(ask, source, image, [extra for extra in extras if extra.why == "hallucination"])
+    new = [TrueBox(box=extra.box, label=extra.label, ignore="difficult") for extra in added]
+    return [*truth, *new] if new else truth
 
 
 def _judge(answer: Answer, truth: Truth | None, classes: Sequence[str], *, rules: BoxSpec) -> Scored:
@@ -167,6 +170,7 @@ def _recalls_of(detected: Detected) -> dict[str, float]:
 
 def _objects(truth: Sequence[TrueBox], numbers: dict[str, int]) -> Objects:
     """A box where an object is gone is tolerated, as one where it is difficult: perhaps the check is wrong."""
+    gone = [thing for thing in truth if isinstance(thing, DetectedObject) and thing.outcome == "gone"]
     boxes = np.array([thing.box for thing in truth], float).reshape(-1, 4)
     own = np.array([np.nan if thing.area is None else thing.area for thing in truth], float)
     sides = boxes[:, 2:] - boxes[:, :2]
@@ -174,7 +178,7 @@ def _objects(truth: Sequence[TrueBox], numbers: dict[str, int]) -> Objects:
         boxes,
         np.array([numbers[thing.label] for thing in truth], np.int64),
         np.where(np.isnan(own), sides.prod(axis=1), own),
-        np.array([DIFFICULT if _is_gone(thing) else _IGNORED[thing.ignore] for thing in truth], np.int64),
+        np.array([DIFFICULT if it in gone else _IGNORED[it.ignore] for it in truth], np.int64),
     )
 
 
@@ -185,15 +189,11 @@ def _predicted(rows: Sequence[Sequence[float]]) -> Predicted:
 
 def _changed(original: Scored, image: Scored) -> bool | None:
     """Whether it loses an object that it found on the original."""
-    before, after = (_outcomes(scored.detail) for scored in (original, image))
+    arms = (cast("dict[str, list[dict[str, str]]] | None", scored.detail["detected"]) for scored in (original, image))
+    before, after = ([thing["outcome"] for thing in arm["objects"]] if arm else None for arm in arms)
     if before is None or after is None:
         return None
-    return any(was == "found" != now != GONE for was, now in zip(before, after, strict=True))
-
-
-def _outcomes(detail: JsonObject) -> list[str] | None:
-    detected = cast("dict[str, list[dict[str, str]]] | None", detail["detected"])
-    return None if detected is None else [thing["outcome"] for thing in detected["objects"]]
+    return any(was == "found" != now != "gone" for was, now in zip(before, after, strict=False))
 
 
 def _limits(rules: BoxSpec, classes: Sequence[str], confidence: float | None = None) -> CountingLimits:
@@ -244,8 +244,7 @@ class BoxDetail:
         unscored: Sequence[CompletePair] = (),
     ) -> None:
         """As in `Detail`."""
-        objects = None if original is None else true_objects(original, self._numbers)
-        if original is None or objects is None:
+        if original is None or original.detail["detected"] is None:
             return
         places: dict[tuple[str | None, frozenset[int]], int] = {}
 
@@ -253,8 +252,8 @@ class BoxDetail:
             key = (row.counterfactual_id, row.gone)
             if key not in places:
                 places[key] = len(self._images)
-                left = true_objects(row, self._numbers) if row.gone else None
-                self._images.append(BoxedPair(left or objects, all_boxes(row)))
+                objects = true_objects(row, self._numbers) or _objects((), {})
+                self._images.append(BoxedPair(objects, all_boxes(row)))
             return places[key]
 
         self._every.append(place(original))
@@ -592,6 +591,7 @@ DETECTION = TaskKind(
     nearby=_nearby,
     configured=_in_job,
     without=_without,
+    with_added=_with_added,
     on_power=(
         " An image counts for each class of its boxes, with the share of these objects that is found. That varies less "
         "between images than accuracy where images have several objects, so smaller drops may be detectable."

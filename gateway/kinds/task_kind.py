@@ -14,8 +14,9 @@ from gateway.analysis.effects import Originals, Scores
 from gateway.database.columns import StoredSpec
 from gateway.kinds.originals import OriginalsJudge
 from gateway.kinds.rows import NO_PHRASES, CompletePair, EditPhrases, PredictionRow, SourceNumbers
+from gateway.methods.checks import ShapeService
 from gateway.methods.counterfactual import MethodImage
-from shared.schemas.base import JsonObject, Kind
+from shared.schemas.base import ImagePayload, JsonObject, Kind
 from shared.schemas.effects import Metric
 from shared.schemas.jobs import JobSpec
 from shared.schemas.results import ModelResults, Relation
@@ -99,8 +100,9 @@ class TaskKind(Generic[Answer, Truth]):
 
     `answers`: of a reply of the `endpoint`, for each image, by the classes of the job. `truth_of` reads the ground
     truth of a source image. `as_truth` turns the answer for an original into the truth of a job without ground truth.
-    `without`: the truth of an image in which the objects at these places are lost. `changed`: whether an edit changed
-    the prediction, given that for the original; None if it is not known.
+    `without`: the truth of an image in which the objects at these places are lost. `with_added`: the truth of an image,
+    given the prediction for it and the source, that also has what a segmenter says that the editor added. `changed`:
+    whether an edit changed the prediction, given that for the original; None if it is not known.
 
     `detail` and `originals` collect rows of predictions, given the classes of the job; the latter judges a model
     (relation, seed). `figures`: the fields of `ModelResults` that the kind alone has. `at_confidence`: the scores, and
@@ -136,6 +138,7 @@ class TaskKind(Generic[Answer, Truth]):
     on_power: str = ""
     configured: Callable[[TaskKind[Answer, Truth], StoredSpec], TaskKind[Answer, Truth]] | None = None
     without: Callable[[Truth, frozenset[int]], Truth] = lambda truth, lost: truth
+    with_added: Callable[[Truth, Scored, ImagePayload, ImagePayload, ShapeService], Truth] = lambda truth, *_: truth
 
     def of_job(self, spec: StoredSpec) -> TaskKind[Answer, Truth]:
         """The kind as it judges in a job of this spec."""

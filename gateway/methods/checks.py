@@ -46,6 +46,7 @@ from gateway.methods.words import in_captions, names_class
 from shared.media.images import decode, encode
 from shared.media.moves import moved_back
 from shared.schemas.base import ImagePayload
+from shared.schemas.boxes import PredictedBox, TrueBox
 from shared.schemas.caption import CaptionReply, CaptionRequest
 from shared.schemas.evaluation import BoxedThing, Move, ShapesOutcome, ShapesReply, ShapesRequest, StructureRequest
 from shared.schemas.masks import MAX_MASK_CLASSES
@@ -156,8 +157,10 @@ def _objects(left: Mapping[int, float | None]) -> Scores:
     }
 
 
-def lost_objects(scores: Mapping[str, float]) -> frozenset[int]:
-    """The places of the boxes whose objects are not in an image with these scores."""
+def lost_objects(scores: Mapping[str, float]) -> frozenset[int] | None:
+    """The places of the boxes whose objects are not in an image with these scores; None if nothing looked for them."""
+    if "objects_checked" not in scores:
+        return None
     return frozenset(int(name.removeprefix(_LOST_OBJECT)) for name in scores if name.startswith(_LOST_OBJECT))
 
 
@@ -284,7 +287,7 @@ _CHECKS = (  # in the order of the columns of a model of validity
         lowest=0.0, arms=True, limit=1.0, fitted=False,
     ),
     Check(  # the share of the objects that a segmenter sees in the source and still sees in their boxes
-        PRESENCE, lambda measured: _objects(measured.objects) if measured.objects else {},
+        PRESENCE, lambda measured: {} if measured.objects is None else _objects(measured.objects),
         "only {score:.0%} of the objects that a segmenter sees in the source are still there; "
         "expected at least {lowest:.0%}",
         lost=lambda scores, lowest: "" if scores[PRESENCE] or lowest < 0 else (
@@ -422,7 +425,11 @@ def check_images(
     if second:
         second_vectors = embed_images(services.second_embed, source, task, images, of_images, words=words)
     in_place = [_moved_back(image, source.image, move) for image, move in zip(images, moves, strict=True)]
-    shapes, objects = find_shapes(services, source, task, in_place), find_objects(services, source, in_place)
+    shapes = find_shapes(services, source, task, in_place)
+    objects: Sequence[Mapping[int, float | None] | None] = [None] * len(images)
+    if source.boxes is not None:
+        counted = {place: thing for place, thing in enumerate(source.boxes) if thing.ignore is None}
+        objects = find_objects(services, source.image, in_place, counted)
     captions = recaption_images(services, source, task, images) if recaption else [None] * len(images)
     measured = [
         ImageSignals(*parts)
@@ -480,17 +487,27 @@ def find_shapes(
 
 
 def find_objects(
-    services: ShapeService, source: MethodImage, images: Sequence[ImagePayload]
-) -> Sequence[Mapping[int, float | None] | None]:
-    """`ImageSignals.objects` of images of one source; None where it has no boxes that count."""
-    counted = {place: thing for place, thing in enumerate(source.boxes or ()) if thing.ignore is None}
-    if not counted:
-        return [None] * len(images)
-    labels = list(dict.fromkeys(thing.label for thing in counted.values()))[:MAX_MASK_CLASSES]
-    known = {place: BoxedThing(label=it.label, box=it.box) for place, it in counted.items() if it.label in labels}
-    request = ShapesRequest(source=source.image, images=list(images), classes=labels, boxes=list(known.values()))
+    services: ShapeService,
+    source: ImagePayload,
+    images: Sequence[ImagePayload],
+    things: Mapping[int, TrueBox | PredictedBox],
+) -> list[dict[int, float | None]]:
+    """`ImageSignals.objects` of images of one source, of these boxes by their places."""
+    if not things:
+        return [{}] * len(images)
+    labels = list(dict.fromkeys(thing.label for thing in things.values()))[:MAX_MASK_CLASSES]
+    known = {place: BoxedThing(label=it.label, box=it.box) for place, it in things.items() if it.label in labels}
+    request = ShapesRequest(source=source, images=list(images), classes=labels, boxes=list(known.values()))
     left = [dict(zip(known, outcome.boxes, strict=False)) for outcome in services.shapes(request).outcomes]
-    return [{place: of_image.get(place) for place in counted} for of_image in left]
+    return [{place: of_image.get(place) for place in things} for of_image in left]
+
+
+def find_added(
+    services: ShapeService, source: ImagePayload, image: ImagePayload, boxes: Sequence[PredictedBox]
+) -> list[PredictedBox]:
+    """Those of the boxes in which a segmenter sees their class in an image, but not in its source: the editor's."""
+    [in_source] = find_objects(services, image, [source], dict(enumerate(boxes)))
+    return [boxes[place] for place, share in in_source.items() if share is not None and share < STILL_THERE]
 
 
 def judge(scores: Scores, edit: Edit, thresholds: Thresholds, checks: Sequence[str] = RENDERED_CHECKS) -> Verdict:

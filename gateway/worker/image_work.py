@@ -84,12 +84,12 @@ def source_of(work: ImageWork, shelf: ImageShelf) -> MethodImage:
 class ModelInput(NamedTuple):
     """An input of the models under test by its digest: a counterfactual, or the original (None).
 
-    `lost`: the places of the boxes whose objects are not there any more.
+    `lost`: the places of the boxes whose objects are not there any more; None where nothing looked for them.
     """
 
     counterfactual_id: str | None
     digest: str
-    lost: frozenset[int] = frozenset()
+    lost: frozenset[int] | None = None
 
 
 def requests(images: Sequence[ModelInput], pixels: int) -> Iterator[Sequence[ModelInput]]:

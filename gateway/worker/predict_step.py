@@ -31,12 +31,16 @@ def predictions(
     for model in work.models:
         truth, original = ground_truth, None
         for batch in batches:
-            reply = services.call(endpoint, model.request(endpoint, payloads(batch, shelf), link))
-            for item, answer in zip(batch, kind.answers(reply, work.classes), strict=True):
+            images = payloads(batch, shelf)
+            reply = services.call(endpoint, model.request(endpoint, images, link))
+            for item, image, answer in zip(batch, images, kind.answers(reply, work.classes), strict=True):
                 if truth is None and work.metamorphic:
                     truth = kind.as_truth(answer)
-                still_true = kind.without(truth, item.lost) if item.lost and truth is not None else truth
+                still_true = truth if truth is None or item.lost is None else kind.without(truth, item.lost)
                 scored: Scored = kind.judge(answer, still_true, work.classes)
+                if still_true is not None and item.lost is not None:
+                    with_added = kind.with_added(still_true, scored, source.image, image, services)
+                    scored = scored if with_added is still_true else kind.judge(answer, with_added, work.classes)
                 original = original or scored
                 rows.append(
                     {

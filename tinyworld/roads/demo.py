@@ -58,7 +58,7 @@ def write_demo(folder: Path, scenes: list[Scene], *, width: int = 128, height: i
     boxed = []
     for number, scene in enumerate(scenes, 1):
         rendering, name = render(scene, width, height), f"{number:04}.png"
-        boxes = _boxes_of_instances(rendering.instances, rendering.instance_classes)
+        boxes = boxes_of_instances(rendering.instances, rendering.instance_classes)
         boxed.append(BoxedImage(name, boxes, (width, height)))
         Image.fromarray(rendering.image).save(folder / "images" / name)
         mask = Image.fromarray(rendering.classes)
@@ -75,7 +75,7 @@ def write_demo(folder: Path, scenes: list[Scene], *, width: int = 128, height: i
     return folder
 
 
-def _boxes_of_instances(instances: NDArray[Any], labels: Mapping[int, str]) -> tuple[TrueBox, ...]:
+def boxes_of_instances(instances: NDArray[Any], labels: Mapping[int, str]) -> tuple[TrueBox, ...]:
     """The boxes of the objects in a mask whose pixels have their numbers (height × width), with their areas."""
     boxes = []
     for number, label in labels.items():

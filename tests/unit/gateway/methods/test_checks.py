@@ -298,7 +298,7 @@ def test_objects_that_are_not_there_any_more_are_named_and_an_edit_without_any_i
     assert edited.accepted
     assert scores["presence"] == null["presence"] == 0.5
     assert (scores["objects_checked"], scores["objects_lost"], scores["objects_unchecked"]) == (2, 1, 1)
-    assert lost_objects(scores) == lost_objects(null) == {2}
+    assert lost_objects(scores) == lost_objects(null) == frozenset({2})
     assert services.requests[-1] == ShapesRequest(
         source=source.image,
         images=[ImagePayload(png=b"night bus"), ImagePayload(png=b"day bus")],
@@ -308,7 +308,7 @@ def test_objects_that_are_not_there_any_more_are_named_and_an_edit_without_any_i
     services.first = 0.0
     [(edited, scores)] = check(b"night bus", source=source, services=services)
     assert edited.check == "presence"
-    assert lost_objects(scores) == {0, 2}
+    assert lost_objects(scores) == frozenset({0, 2})
     assert judge_arm(scores, edit(), {}).check == "presence", "its null arm, too"
 
 

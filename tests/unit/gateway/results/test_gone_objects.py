@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pytest
 
@@ -28,9 +28,12 @@ TRUTH = [
 CAR, SECOND_CAR, PERSON = range(3)
 
 
-def prediction(image: str | None, found: Iterable[int], gone: Iterable[int] = ()) -> PredictionRow:
-    answer = [PredictedBox(box=TRUTH[place].box, label=TRUTH[place].label, score=0.9) for place in found]
-    scored = KIND.judge(answer, KIND.without(TRUTH, frozenset(gone)), CLASSES)
+def prediction(
+    image: str | None, found: Iterable[int], gone: Iterable[int] = (), added: Sequence[TrueBox] = ()
+) -> PredictionRow:
+    boxes = [*(TRUTH[place] for place in found), *added]
+    answer = [PredictedBox(box=it.box, label=it.label, score=0.9) for it in boxes]
+    scored = KIND.judge(answer, [*KIND.without(TRUTH, frozenset(gone)), *added], CLASSES)
     return PredictionRow(0, "source", image, "m", scored.predicted, 0.9, None, scored.scores, scored.detail)
 
 
@@ -84,3 +87,15 @@ def test_a_pair_without_a_common_object_does_not_count_and_is_not_left_out() -> 
     )
     assert len(rows.scores.source) == rows.left_out == 0
     assert set(rows.refused) == {cell("car"), cell("person"), cell(ALL_CLASSES)}
+
+
+def test_what_the_editor_added_is_in_its_own_image_alone_and_no_hallucination_there() -> None:
+    added = [TrueBox(box=(60, 60, 80, 80), label="car", ignore="difficult")]
+    everything = (CAR, SECOND_CAR, PERSON)
+    rows = measured(
+        prediction(None, everything), prediction("null", everything), prediction("edit", [CAR, PERSON], added=added)
+    )
+    figures = KIND.figures(rows.own, Measurement("instruct", RenderingCost(0, 0), (), 0, labelled=True))["detection"]
+    assert isinstance(figures, DetectionMetrics)
+    assert (figures.counterfactuals.objects, figures.counterfactuals.found) == (3, 2)
+    assert (figures.counterfactuals.hallucinations, figures.lost.value) == (0, 1.0)
