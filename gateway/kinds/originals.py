@@ -5,15 +5,17 @@ A worker asks before anything is rendered, and the report after everything is pr
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from gateway.analysis.effects import Floats
 from gateway.analysis.limits import LEAST_SOURCES
 from gateway.kinds.rows import PredictionRow
+from shared.schemas.effects import BEYOND
 from shared.schemas.metrics import ExchangedClass, OriginalsCheck
 
-MOST_EXCHANGES = 8  # named in a sentence
+MOST_NAMED = 8  # in a sentence
 
 
 class OriginalsJudge(Protocol):
@@ -24,6 +26,32 @@ class OriginalsJudge(Protocol):
 
     def check(self) -> OriginalsCheck | None:
         """The check; None where nothing can be judged."""
+
+
+class HeldLabels:
+    """The labels of a model's originals, and its best score of each."""
+
+    def __init__(self) -> None:
+        self._images, self._best = Counter[str](), dict[str, float]()
+
+    def add(self, scores: Mapping[str, float]) -> None:
+        """Add an original with its scores by label."""
+        self._images.update(scores.keys())
+        for label, score in scores.items():
+            self._best[label] = max(score, self._best.get(label, 0.0))
+
+    def named_in(self, check: OriginalsCheck | None) -> OriginalsCheck | None:
+        """The check of a sound model, which names the labels of which no original has more to lose than the margin."""
+        never = [label for label, n in self._images.items() if n >= LEAST_SOURCES and self._best[label] <= BEYOND]
+        if check is None or check.standing != "sound" or check.order or not never:
+            return check
+        listed = ", ".join(f"`{label}`" for label in sorted(never)[:MOST_NAMED])
+        more = f" and {len(never) - MOST_NAMED} more" if len(never) > MOST_NAMED else ""
+        hint = (
+            f"It never recognises {listed}{more} on the originals, so nothing can be lost there. Check these "
+            "names in its classes, and the label map."
+        )
+        return check.model_copy(update={"never": sorted(never), "sentence": f"{check.sentence} {hint}".strip()})
 
 
 def check_one_class(only: str, originals: int) -> OriginalsCheck | None:
@@ -48,8 +76,8 @@ def exchanges(order: Mapping[int, int], names: Sequence[str]) -> list[ExchangedC
 
 def exchange_in_words(check: OriginalsCheck) -> str:
     """ "classes are exchanged: it says `bus` for `car`, `car` for `bus`."."""
-    pairs = [f"`{pair.predicted}` for `{pair.meant}`" for pair in check.order[:MOST_EXCHANGES]]
-    more = f" and {len(check.order) - MOST_EXCHANGES} more" if len(check.order) > MOST_EXCHANGES else ""
+    pairs = [f"`{pair.predicted}` for `{pair.meant}`" for pair in check.order[:MOST_NAMED]]
+    more = f" and {len(check.order) - MOST_NAMED} more" if len(check.order) > MOST_NAMED else ""
     return f"classes are exchanged: it says {', '.join(pairs)}{more}."
 
 

@@ -23,6 +23,7 @@ from gateway.database.tables import Counterfactual, Job, SourceImage
 from gateway.feedback.reviews import Reviews, load_reviews
 from gateway.jobs.sensitivity import GroupedTruth
 from gateway.kinds import KINDS
+from gateway.kinds.originals import HeldLabels
 from gateway.kinds.rows import CounterfactualRow
 from gateway.methods import JobMethod
 from gateway.methods.checks import LABEL, LABEL_BY_RANK, PRESENCE, REGISTRATION
@@ -217,6 +218,7 @@ def load_rows(session: Session, job_id: str) -> JobRows:
     reviewed = ReviewedJob(reviews, methods, job.models)
     truths: list[GroupedTruth] = []
     judges = {model: kind.originals(job.classes, relation, job.seed) for model in job.models}
+    held = {model: HeldLabels() for model in job.models}
     unfinished = Counter[str]()
     for numbers, rows in number_sources(stream_sources(session, job_id)):
         if rows.source.state in ("failed", "cancelled"):
@@ -229,7 +231,9 @@ def load_rows(session: Session, job_id: str) -> JobRows:
         edits = _by_method(rows, methods)
         for model in job.models:
             predictions = rows.predictions_of(model)
-            judges[model].add(numbers.group, predictions.get(rows.source.id))
+            original = predictions.get(rows.source.id)
+            judges[model].add(numbers.group, original)
+            held[model].add({} if original is None else original.scores)
             for method in methods:
                 columns[model, method].add(numbers, rows, edits[method], predictions)
     for method, method_rows in methods.items():
@@ -250,7 +254,7 @@ def load_rows(session: Session, job_id: str) -> JobRows:
         methods,
         {pair: pair_columns.rows() for pair, pair_columns in columns.items()},
         reviewed,
-        _with_hints({model: judge.check() for model, judge in judges.items()}, job.stored_spec),
+        _with_hints({model: held[model].named_in(judge.check()) for model, judge in judges.items()}, job.stored_spec),
         people_edits(session, job_id, reviews),
         steps_of(session, job, reviews) if reviews.by_edit else {},
     )

@@ -40,6 +40,7 @@ from shared.problems import InvalidInput, Malformed, TooLarge
 _INFLATED_AT_ONCE = 1024**2  # bytes
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 # Offsets in a PNG: 8 bytes signature, 8 chunk head, 4 width, 4 height, then a byte each.
+_DARKEST = 4096  # largest value of 16 bits, below which an image is taken for one of 12 bits
 _PNG_SIZE, _PNG_BIT_DEPTH, _PNG_COLOUR, _PNG_INTERLACE = 16, 24, 25, 28
 _PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 _ADAM7 = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
@@ -253,6 +254,8 @@ def _load(image: Image.Image, data: bytes, mode: Mode, working_side: int | None,
     image.load()
     if image.format == "PNG":
         refuse_missing_rows(data)
+    if meaning == "picture":
+        _refuse_unscaled(image, data)
     return _convert(image, mode, working_side, meaning)
 
 
@@ -290,6 +293,18 @@ def _check(image: Image.Image, data: bytes, max_pixels: int, meaning: Meaning) -
             raise InvalidInput("the mask has 16 bits a channel; save it as a PNG of 8 bits, at most 256 classes")
         if "transparency" in image.info:
             raise InvalidInput(_TRANSPARENT)
+
+
+def _refuse_unscaled(image: Image.Image, data: bytes) -> None:
+    """Refuse values of up to 12 bits stored in 16: they would be black."""
+    if image.mode.startswith("I;16"):
+        most = int(np.asarray(image).max())
+    elif (header := png_header(data)) is not None and header.bits == 16:
+        most = int(np.asarray(image.convert("RGB")).max()) << 8
+    else:
+        return
+    if 0 < most < _DARKEST:
+        raise InvalidInput(f"the image has 16 bits a channel, but no value over {most | 255}; scale it to 8 bits")
 
 
 def _orientation(image: Image.Image) -> int:

@@ -51,7 +51,8 @@ class OriginalsCheck(Contract):
     exchange, on the half of the images that did not choose it. `sentence`: what is wrong or doubtful, "" if nothing
     is. Without ground truth `right` and `chance` are None, and a model that says `only` one class is `open`. Of a
     segmenter `right` is its mean IoU, and `chance` that of a mask of one class, or of pixels drawn by the shares of
-    its classes. Of a detector they are its mean recall, and that of its boxes on other images.
+    its classes. Of a detector they are its mean recall, and that of its boxes on other images. `never`: classes of 12
+    originals or more of which a sound model recognises none; nothing can be lost there.
     """
 
     right: Rate | MeanOverlap | None = None
@@ -60,6 +61,7 @@ class OriginalsCheck(Contract):
     only: str = ""
     order: list[ExchangedClass] = Field(default_factory=list)
     right_in_order: Rate | None = None
+    never: Annotated[list[str], Field(exclude_if=lambda never: not never)] = Field(default_factory=list)
     sentence: str = ""
 
     @property

@@ -39,6 +39,7 @@ class ModelVerdict:
     many images are valid, it is divided by the lower end of that share: an edit that does not show loses nothing. Both
     are then limits at 97.5 %, so that their quotient is one at 95 %.
     `provisional`: the method's random sample is not reviewed, or holds no image that the model kept.
+    `never`: the model recognises a class on none of the originals, so that no change could cost it anything there.
     """
 
     kind: VerdictKind
@@ -49,6 +50,7 @@ class ModelVerdict:
     originals: str = ""
     limit: float = 1.0
     provisional: bool = True
+    never: bool = False
 
     @property
     def shown(self) -> list[CellEffect]:
@@ -58,7 +60,7 @@ class ModelVerdict:
     @property
     def passes(self) -> bool:
         """Whether more than a small loss is ruled out in all tested cells, on reviewed images."""
-        return self.kind == "bounded" and self.limit <= SMALL_LOSS and not self.provisional
+        return self.kind == "bounded" and self.limit <= SMALL_LOSS and not (self.provisional or self.never)
 
 
 def is_suspected(difference: float, interval: Interval | None, n: int, margin: float = BEYOND) -> bool:
@@ -109,7 +111,8 @@ def verdict_of(results: JobResults, of: ModelResults) -> ModelVerdict:
     sentence, share = of.originals.sentence if of.originals else "", _valid_share(results, of)
     largest = max((_loss_limit(effect, beside_share=share is not None) for effect in tested), default=1.0)
     limit = min(1.0, largest / (share or 1.0))
-    return ModelVerdict(kind, weaknesses, tested, untested, unsettled, sentence, limit, share is None)
+    never = bool(check and check.never)
+    return ModelVerdict(kind, weaknesses, tested, untested, unsettled, sentence, limit, share is None, never)
 
 
 def _loss_limit(effect: CellEffect, beside_share: bool) -> float:

@@ -288,6 +288,18 @@ REFUSED = [
         "transparent pixels", lambda: sixteen(GREY, 1, chunk(b"tRNS", b"\x80\xff")), InvalidInput, "transparent"
     ),
     RefusedFile("transparent pixels", lambda: sixteen(RGB, 3, chunk(b"tRNS", bytes(6))), InvalidInput, "transparent"),
+    RefusedFile(
+        "PNG of 16 bits a channel",
+        lambda: saved(Image.fromarray(np.full((4, 4), 4095, np.uint16))),
+        InvalidInput,
+        "4095",
+    ),
+    RefusedFile(
+        "PNG of 16 bits a channel",
+        lambda: png(header(2, 1, 16, RGB), b"\0" + struct.pack(">6H", *(4095,) * 6)),
+        InvalidInput,
+        "4095",
+    ),
     RefusedFile("animated PNG or WebP", lambda: animated("PNG"), InvalidInput, "animated"),
     RefusedFile("animated PNG or WebP", lambda: animated("WEBP"), InvalidInput, "animated"),
     RefusedFile("panorama", lambda: saved(Image.new("RGB", (5_100, 100))), InvalidInput, "times as long as wide"),

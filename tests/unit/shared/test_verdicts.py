@@ -169,6 +169,8 @@ def test_a_verdict_is_green_only_if_all_but_a_small_loss_is_ruled_out(
     figures = job(tested).model_copy(update={"reviews": [reviews]})
     verdict = verdict_of(figures, figures.results[0])
     assert verdict.passes is passes
+    never = figures.results[0].model_copy(update={"originals": OriginalsCheck(standing="sound", never=["bus"])})
+    assert not verdict_of(figures, never).passes, "nothing can be lost of a class that is never recognised"
     assert verdict.limit == pytest.approx((limit + 0.005) / valid if valid and reviewed > 3 else limit)
     assert ("Provisional" in verdict_sentence(verdict)) is not (valid is not None and reviewed > 3)
 

@@ -14,8 +14,10 @@ from gateway.kinds.classification import (
     check_originals,
     check_unlabelled,
 )
+from gateway.kinds.originals import HeldLabels
 from gateway.kinds.rows import PredictionRow
 from gateway.kinds.segmentation import check_unlabelled_masks
+from shared.schemas.metrics import OriginalsCheck, OriginalsStanding
 
 
 def unlabelled(predicted: Integers) -> Originals:
@@ -71,3 +73,19 @@ def test_softmax_applied_twice_is_named_and_flat_probabilities_are_not(classes: 
     assert "softmax is applied twice" in hint(softmax(softmax(logits, axis=1), axis=1), truth)
     for temperature in (0.5, 1, 4, 20):
         assert hint(softmax(logits / temperature, axis=1), truth) == ""
+
+
+@pytest.mark.parametrize(("standing", "images", "best", "never"), [
+    ("sound", 12, 0.0, ["truck"]), ("sound", 12, 0.04, ["truck"]), ("sound", 12, 0.5, []),
+    ("sound", 11, 0.0, []), ("open", 12, 0.0, []),
+])  # fmt: skip
+def test_a_class_that_is_never_recognised_is_named(
+    standing: OriginalsStanding, images: int, best: float, never: list[str]
+) -> None:
+    labels = HeldLabels()
+    for number in range(images):
+        labels.add({"bus": 1.0, "truck": best if number == 3 else 0.0})
+    check = labels.named_in(OriginalsCheck(standing=standing))
+    assert check is not None
+    assert check.never == never
+    assert ("`truck`" in check.sentence) == bool(never)
