@@ -41,7 +41,7 @@ def test_the_gate_ends_with_what_it_found(gateway: Gateway, runs: dict[str, str]
     outcome = contrafact(url, *street, "--model", "m2", "--json", code=1)
     assert runs["m2"] in outcome.stderr
     page = httpx.get(outcome.stderr.split()[-1])
-    assert (page.status_code, 'class="pair' in page.text) == (200, True)
+    assert (page.status_code, 'class="card' in page.text) == (200, True)
     assert json.loads(outcome.stdout)["breaches"]
     for wrong in (["gate", "--suite", "none", "--model", "m1"], [*street, "--model", "none"], street):
         contrafact(url, *wrong, code=2)
