@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from gateway.jobs.choices import plan
 from gateway.methods import METHODS
-from gateway.methods.checks import CHECKS, UNCALIBRATED, factors_off, judge
+from gateway.methods.checks import CHECKS, LIMITS, UNCALIBRATED, factors_off, judge
 from gateway.methods.counterfactual import FACTORS, Change, Edit, Factor
 from gateway.methods.similarity import check_meaning
 from shared.problems import InvalidInput
@@ -47,7 +47,7 @@ def scored(value: float) -> dict[str, float]:
 def test_every_check_of_every_method_can_have_a_threshold() -> None:
     assert set(CHECKS) == set(IMAGE_CHECKS)
     of_methods = {check for method in METHODS.values() for check in (*method.checks, *method.default_thresholds)}
-    assert of_methods | set(UNCALIBRATED) | {"validity"} == set(IMAGE_CHECKS)
+    assert of_methods | set(UNCALIBRATED) | set(LIMITS) | {"validity"} == set(IMAGE_CHECKS)
 
 
 @given(tables, st.sampled_from(FACTORS), limits)
