@@ -46,6 +46,8 @@ def complicate(gateway: Gateway, *, labelled: bool) -> None:
                 wrong.scores = dict.fromkeys(wrong.scores, 0.0)
                 wrong.detail = {**wrong.detail, "rank": 2}
         session.execute(update(SourceImage).where(SourceImage.position == 3).values(ground_truth=None))
+        unlabelled = select(SourceImage.id).where(SourceImage.job_id == "drawn", SourceImage.position == 3)
+        session.execute(update(Prediction).where(Prediction.source_image_id.in_(unlabelled)).values(scores={}))
         if not labelled:
             session.execute(update(SourceImage).values(ground_truth=None))
             forget_truths(session, "drawn")
