@@ -77,7 +77,7 @@ def _see_through() -> Image.Image:
 
 
 def _sixteen(colour: int, channels: int) -> bytes:
-    return png(header(2, 1, 16, colour), b"\0" + bytes(range(2 * 2 * channels)))
+    return png(header(2, 1, 16, colour), b"\0" + bytes(range(0, 16 * 2 * 2 * channels, 16)))
 
 
 def _text_bomb(kind: bytes, head: bytes) -> bytes:
@@ -261,7 +261,7 @@ ACCEPTED = [
     AcceptedPicture("grey with opaque alpha", lambda: saved(ramp().convert("LA")), lambda: _as("L")),
     AcceptedPicture("colour with opaque alpha", lambda: saved(ramp().convert("RGBA")), _plain),
     AcceptedPicture("CMYK", _cmyk, lambda: _decoded(_cmyk())),
-    AcceptedPicture("16-bit grey", lambda: _sixteen(GREY, 1), lambda: np.array([[[0] * 3, [2] * 3]])),
+    AcceptedPicture("16-bit grey", lambda: _sixteen(GREY, 1), lambda: np.array([[[0] * 3, [32] * 3]])),
     AcceptedPicture("interlaced", lambda: interlaced(np.asarray(ramp())), _plain),
     AcceptedPicture(
         "unknown critical chunk",
