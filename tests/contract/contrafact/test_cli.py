@@ -65,7 +65,7 @@ def test_a_job_from_a_folder_to_its_report(url: str, testset: Path, tmp_path: Pa
     assert "images done" not in stdout
     gallery = stderr.partition("first counterfactual after ")[2].split()[2]
     page = httpx.get(gallery)
-    assert (page.status_code, "/jobs/" + job in gallery, 'class="pair' in page.text) == (200, True, True)
+    assert (page.status_code, "/jobs/" + job in gallery, 'class="card' in page.text) == (200, True, True)
     assert "m1 under dillema" in "\n".join(lines)
     detail = json.loads(contrafact(url, "status", job, "--json")[0])
     assert (detail["state"], detail["models"], detail["seed"]) == ("done", ["m1"], 3)

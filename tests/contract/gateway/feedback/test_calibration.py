@@ -90,6 +90,7 @@ def test_the_sample_is_every_rendered_edit_in_an_order_that_no_verdict_decides(g
     assert f"counterfactual={order[-1]}" in page(gateway)
 
 
+@pytest.mark.slow
 def test_its_errors_are_counted_by_method_and_factor(gateway: Gateway) -> None:
     (method,) = calibration(gateway).methods
     assert (method.method, method.answered, method.undecided) == ("dillema", 60, 1)
@@ -112,6 +113,7 @@ def test_its_errors_are_counted_by_method_and_factor(gateway: Gateway) -> None:
     assert set(method.checks_off) == {"structure", "caption", "label", "fit"}, "the drawn job has no thresholds"
 
 
+@pytest.mark.slow
 def test_a_review_beyond_the_first_gap_waits_until_the_sample_reaches_it(gateway: Gateway) -> None:
     names = sorted(rendered(gateway))
     assert gateway.client.put(f"/jobs/drawn/reviews/{names[61]}", json={"verdict": "valid"}).status_code == 200
