@@ -35,8 +35,8 @@ outcome = test(
     methods=[MethodChoice(name="corruptions", parameters={"corruptions": ["contrast", "gaussian_noise"]})],
 )
 outcome.report("report.html")
-own = sorted({name.partition(".")[0] for name, module in sys.modules.items() if "site-packages/contrafact" in str(module)})
-print(json.dumps({"findings": len(outcome.findings), "failures": len(outcome.failures), "names": own}))
+own = {name.partition(".")[0] for name, module in sys.modules.items() if "site-packages/contrafact" in str(module)}
+print(json.dumps({"findings": len(outcome.findings), "failures": len(outcome.failures), "names": [*own]}))
 """
 
 
