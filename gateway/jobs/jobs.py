@@ -159,11 +159,16 @@ def plan_of(
     s = SourceImage
     truths = select(s.ground_truth, s.mask_classes, s.file_name, s.group_name, Image.width, Image.height)
     images = [
-        PlannedImage(name, found or [], group, max(width, height), found is not None)
+        PlannedImage(
+            name,
+            classes or ([] if label is None else [label]),
+            group,
+            max(width, height),
+            labelled=classes is not None or label is not None,
+        )
         for label, classes, name, group, width, height in session.execute(
             truths.join(Image, s.digest == Image.digest).where(s.job_id == job_id)
         )
-        for found in [[label] if classes is None and label is not None else classes]
     ]
     planned = PlannedJob(
         task_description=job.task_description,

@@ -170,7 +170,7 @@ def _recalls_of(detected: Detected) -> dict[str, float]:
 
 def _objects(truth: Sequence[TrueBox], numbers: dict[str, int]) -> Objects:
     """A box where an object is gone is tolerated, as one where it is difficult: perhaps the check is wrong."""
-    gone = [thing for thing in truth if isinstance(thing, DetectedObject) and thing.outcome == "gone"]
+    gone = [isinstance(thing, DetectedObject) and thing.outcome == "gone" for thing in truth]
     boxes = np.array([thing.box for thing in truth], float).reshape(-1, 4)
     own = np.array([np.nan if thing.area is None else thing.area for thing in truth], float)
     sides = boxes[:, 2:] - boxes[:, :2]
@@ -178,7 +178,7 @@ def _objects(truth: Sequence[TrueBox], numbers: dict[str, int]) -> Objects:
         boxes,
         np.array([numbers[thing.label] for thing in truth], np.int64),
         np.where(np.isnan(own), sides.prod(axis=1), own),
-        np.array([DIFFICULT if it in gone else _IGNORED[it.ignore] for it in truth], np.int64),
+        np.where(gone, DIFFICULT, np.array([_IGNORED[thing.ignore] for thing in truth], np.int64)),
     )
 
 

@@ -111,10 +111,10 @@ class PredictionRow(NamedTuple):
 
 def recalls(objects: Iterable[tuple[str, bool]]) -> dict[str, float]:
     """The recall of each class, and their mean. `objects` that count: the class of each, and whether it is found."""
-    found: dict[str, list[bool]] = {}
+    by_class: dict[str, list[bool]] = {}
     for label, is_found in objects:
-        found.setdefault(label, []).append(is_found)
-    return with_mean({label: sum(of_class) / len(of_class) for label, of_class in found.items()})
+        by_class.setdefault(label, []).append(is_found)
+    return with_mean({label: sum(of_class) / len(of_class) for label, of_class in by_class.items()})
 
 
 def labels(prediction: PredictionRow | None) -> list[str]:

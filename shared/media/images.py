@@ -38,9 +38,9 @@ from shared.media.admission import Budget
 from shared.problems import InvalidInput, Malformed, TooLarge
 
 _INFLATED_AT_ONCE = 1024**2  # bytes
+_TWELVE_BITS = 2**12  # an image of 16 bits whose values are all below is taken for one of 12
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 # Offsets in a PNG: 8 bytes signature, 8 chunk head, 4 width, 4 height, then a byte each.
-_DARKEST = 4096  # largest value of 16 bits, below which an image is taken for one of 12 bits
 _PNG_SIZE, _PNG_BIT_DEPTH, _PNG_COLOUR, _PNG_INTERLACE = 16, 24, 25, 28
 _PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
 _ADAM7 = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
@@ -303,7 +303,7 @@ def _refuse_unscaled(image: Image.Image, data: bytes) -> None:
         most = int(np.asarray(image.convert("RGB")).max()) << 8
     else:
         return
-    if 0 < most < _DARKEST:
+    if 0 < most < _TWELVE_BITS:
         raise InvalidInput(f"the image has 16 bits a channel, but no value over {most | 255}; scale it to 8 bits")
 
 

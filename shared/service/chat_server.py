@@ -72,8 +72,8 @@ class ChatServer:
                 completion_tokens=usage.completion_tokens if usage else 0,
             )
         except (*_UNREADABLE, ValidationError) as error:
-            said = as_sent(reply)[:200]
-            raise DependencyFailed(f"{self.server.url} did not return a chat completion: {said}") from error
+            beginning = as_sent(reply)[:200]
+            raise DependencyFailed(f"{self.server.url} did not return a chat completion: {beginning}") from error
 
     async def score(self, text: str, deadline: float) -> tuple[float, int]:
         """Sum of the natural-log probabilities of all tokens of the text except the first, and their number.

@@ -73,9 +73,10 @@ def test_a_pedestrian_whom_the_editor_added_is_no_hallucination(evaluator: Shape
     answer = [PredictedBox(box=it.box, label=it.label, score=0.9) for it in boxes(SCENE)]
     answer.append(PredictedBox(box=(0, 0, 30, 20), label="pedestrian", score=0.8))  # in the sky
     scored = kind.judge(answer, truth, THINGS)
-    seen = kind.with_added(truth, scored, picture(alone), picture(SCENE), evaluator)
+    with_added = kind.with_added(truth, scored, picture(alone), picture(SCENE), evaluator)
     before, after = (
-        Detected.model_validate(kind.judge(answer, boxes_of, THINGS).detail["detected"]) for boxes_of in (truth, seen)
+        Detected.model_validate(kind.judge(answer, boxes_of, THINGS).detail["detected"])
+        for boxes_of in (truth, with_added)
     )
     assert [[extra.score for extra in detected.extras] for detected in (before, after)] == [[0.9, 0.8], [0.8]]
     assert [it.outcome for it in after.objects] == ["found"] * len(truth) + ["ignored"]
