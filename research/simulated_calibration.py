@@ -4,8 +4,8 @@ A sound model is right on 95 % of valid images. In one of eight cells the genera
 renderings, and the model rightly reads the other class, so the cell looks like a weakness. The checks accept invalid
 images nearly as often as valid ones, as on LANCE's natural output (`research/labels`: 22 of 29 valid and 17 of 28
 invalid images). The errors of the checks come from constructed faults, which they detect well; or people review a
-random sample of the table's own edits (`gateway.analysis.calibration`), without and with 10 changed images of each
-finding (`gateway.analysis.reviews`).
+random sample of the table's own edits (`gateway.analysis.calibration`), without and with changed images of each finding
+(`gateway.analysis.reviews`: as many as the report asks for); or these changed images alone.
 Run: `python -m research.simulated_calibration --tables 200`.
 """
 
@@ -23,7 +23,7 @@ from gateway.analysis.calibration import JudgedSample, error_rates
 from gateway.analysis.certainty import clustered_rate
 from gateway.analysis.effects import Differences, Floats
 from gateway.analysis.findings import Checked, assess
-from gateway.analysis.reviews import LEAST_OWN, OwnSample, RandomSample, Reviewed, Tally
+from gateway.analysis.reviews import OwnSample, RandomSample, Reviewed, Tally
 from gateway.analysis.validity import Screened
 from shared.schemas.effects import Cell, CellEffect, CheckErrors
 from shared.seeds import derive_seed
@@ -73,6 +73,9 @@ SCENARIOS = (
     Scenario("model loses 60 points, no swaps, checks as on LANCE's output", NATURAL, swapped=0.0, drop=0.6),
     Scenario("model loses 60 points, no swaps, sharp checks", SHARP, swapped=0.0, drop=0.6),
     Scenario("model loses 60 points, no swaps, sharp checks", SHARP, sources=300, swapped=0.0, drop=0.6),
+    Scenario("model loses 5 points, 30 % swapped, checks as on LANCE's output", NATURAL, swapped=0.3, drop=0.05),
+    Scenario("model loses 5 points, 30 % swapped, checks as on LANCE's output", NATURAL, 300, swapped=0.3, drop=0.05),
+    Scenario("model loses 40 points, a tenth swapped, checks as on LANCE's output", NATURAL, swapped=0.1, drop=0.4),
 )
 
 
@@ -105,14 +108,14 @@ class CalibrationTable:
         sample = JudgedSample(self.valid.ravel()[sampled], self.accepted.ravel()[sampled], source, [(FACTOR,)] * n)
         return error_rates(sample)[0].errors
 
-    def own_reviews(self, cells: Sequence[Cell], random: np.random.Generator) -> Reviewed:
-        """Reviews of 10 changed images of each of the cells."""
+    def own_reviews(self, effects: Sequence[CellEffect], random: np.random.Generator) -> Reviewed:
+        """Reviews of as many changed images of each finding as its report asks for."""
         lost = self.accepted & self.null[:, np.newaxis] & ~self.right
         reviewed, own = np.zeros(self.valid.size, bool), {}
-        for cell in cells:
-            place = VALUES.index(cell.value)
+        for effect in effects:
+            cell, place = effect.cell, VALUES.index(effect.cell.value)
             changed = np.flatnonzero(lost[:, place]) * len(VALUES) + place
-            first = random.permutation(changed)[:LEAST_OWN]
+            first = random.permutation(changed)[: effect.reviews_needed]
             reviewed[first] = True
             own[cell] = OwnSample(RandomSample(self.valid.ravel()[first], first // len(VALUES)), len(changed))
         flipped = (self.right != self.null[:, np.newaxis]).ravel()
@@ -146,15 +149,15 @@ def findings(table: CalibrationTable, seed: int, checked: Checked | Reviewed | N
 
 
 def stands(table: CalibrationTable, errors: CheckErrors | None, seed: int, own: Reviewed | None = None) -> bool:
-    """Whether a finding of the table stands, given the errors of the checks (None: findings are provisional)."""
-    checked = None if errors is None else Checked({FACTOR: errors}, table.screened(), reviewed=own)
+    """Whether a finding of the table stands, given the errors of the checks (None: they are unknown)."""
+    checked = Checked({FACTOR: errors} if errors else {}, table.screened(), reviewed=own)
     return any(not effect.provisional for effect in findings(table, seed, checked))
 
 
 def simulate(scenario: Scenario, sizes: tuple[int, ...], tables: int) -> Mapping[str, list[bool]]:
     """Whether a finding stands in each of `tables` tables, by the source of the checks' errors.
 
-    "own": and 10 changed images of each finding are reviewed.
+    "own": and changed images of each finding are reviewed. "a finding": whether there is one.
     """
     outcomes: defaultdict[str, list[bool]] = defaultdict(list)
     for number in range(tables):
@@ -163,7 +166,10 @@ def simulate(scenario: Scenario, sizes: tuple[int, ...], tables: int) -> Mapping
         table = draw(scenario, random)
         outcomes["constructed faults"].append(stands(table, CONSTRUCTED, seed))
         errors = {n: table.reviewed(n, random) for n in sizes}
-        own = table.own_reviews([effect.cell for effect in findings(table, seed)], random)
+        found = findings(table, seed)
+        own = table.own_reviews([effect for effect in found if effect.standing == "weakness"], random)
+        outcomes["a finding"].append(bool(found))
+        outcomes["own images alone"].append(stands(table, None, seed, own))
         for n in sizes:
             outcomes[f"{n} reviewed"].append(stands(table, errors[n], seed))
             outcomes[f"{n} reviewed, own"].append(stands(table, errors[n], seed, own))
@@ -172,7 +178,7 @@ def simulate(scenario: Scenario, sizes: tuple[int, ...], tables: int) -> Mapping
 
 def differences_of(correct: Floats) -> Differences:
     """Differences in accuracy, in −1 … 1, of source images with one counterfactual each."""
-    return Differences(np.arange(len(correct)), correct, correct, len(correct), len(correct))
+    return Differences(np.arange(len(correct)), correct, correct, len(correct), len(correct), null_accuracy=RATE)
 
 
 def cell_of(value: str, direction: str = "to") -> Cell:

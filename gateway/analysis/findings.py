@@ -15,7 +15,7 @@ from gateway.analysis.certainty import LEVEL, effect_interval, images_needed, lo
 from gateway.analysis.effects import Differences, Floats, Scores
 from gateway.analysis.limits import BEYOND, FALSE_DISCOVERY_RATE, LEAST_SOURCES, SAME_PAIRS
 from gateway.analysis.power import assumed_accuracy, detectable_drop
-from gateway.analysis.reviews import Reviewed
+from gateway.analysis.reviews import OwnSample, Reviewed, effect_of_changed, reviews_needed
 from gateway.analysis.validity import (
     Screened,
     breakdown_point,
@@ -63,7 +63,7 @@ class HypothesisTest(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The checks' errors by factor, and by class; and the rendered edits of each cell with their verdicts.
+    """The checks' errors by factor, and by class (empty: unknown); and the rendered edits of cells with their verdicts.
 
     `reviewed`: reviews of the job, too few to replace the errors; only those of a cell's own changed images are used.
     """
@@ -89,6 +89,10 @@ class Checked:
         if self.reviewed is None or not self.reviewed.is_decided(cell):
             return shares
         return self.reviewed.shares_with(cell, shares, seed)
+
+    def own_sample(self, cell: Cell) -> OwnSample | None:
+        """The reviewed sample of a cell's own changed images, if it is large enough or mostly invalid."""
+        return None if self.reviewed is None else self.reviewed.own_sample(cell)
 
     def is_refuted(self, cell: Cell) -> bool:
         """Whether most of a cell's own reviewed changed images are invalid."""
@@ -145,6 +149,7 @@ def assess(cells: Mapping[Cell, Differences], seed: int, checked: Checked | Revi
                 "standing": standing,
                 "detectable": detectable_drop(n, len(tests), assumed_accuracy(pairs.null_accuracy), pairs.paired),
                 "breakdown": _breakdown(selected),
+                "reviews_needed": _reviews_needed(pairs, level, standing, test.seed),
                 "among_valid": _among_valid(cell, pairs, level, checked, test.seed, standing),
             }
         )
@@ -247,6 +252,14 @@ def _breakdown(selected: Interval | None) -> float | None:
     return None if selected is None else breakdown_point(max(-selected.high, selected.low))
 
 
+def _sign(standing: Standing) -> Literal[-1, 1]:
+    return 1 if standing == "improvement" else -1
+
+
+def _reviews_needed(differences: Differences, level: float | None, standing: Standing, seed: int) -> int | None:
+    return None if level is None else reviews_needed(differences, level, _sign(standing), seed)
+
+
 def _among_valid(
     cell: Cell,
     differences: Differences,
@@ -257,10 +270,15 @@ def _among_valid(
 ) -> ValidEffect | None:
     """The effect among valid edits; one-sided at the `level` of a finding.
 
-    An improvement stands only if people looked at its own images.
-
-    The errors of the checks are those of edits. An arm that lost the class looks like an improvement by a valid edit.
+    A finding whose own images were reviewed depends on these alone. An improvement stands only if people looked at its
+    own images: the errors of the checks are those of edits, and an arm that lost the class looks like an improvement by
+    a valid edit.
     """
+    own = None if checked is None else checked.own_sample(cell)
+    if own is not None and level is not None:
+        of_own = effect_of_changed(differences, own, level, _sign(standing), seed)
+        if of_own is not None:
+            return of_own
     shares = None if checked is None else checked.shares(cell, seed)
     if checked is None or shares is None:
         return None

@@ -3,7 +3,8 @@
 Reviewed images use their own verdict. The share of valid ones among the others is estimated from a random sample,
 separately for flipped and not flipped ones. An edit that destroys the class also flips the model, so valid edits are
 rarer among flipped ones. A generator may have a fault in a single cell. So a sample of the cell's own changed images
-replaces the sample of other cells once it is large enough or mostly invalid.
+replaces the sample of other cells once it is large enough or mostly invalid. Where scores are right or wrong, an
+invalid image that was not lost cannot have made a loss, so a finding needs no other sample (`effect_of_changed`).
 
     valid of n accepted = reviewed and valid + Binomial(not reviewed, share),    share ~ Beta(random sample)
 
@@ -13,18 +14,20 @@ random sample; they would bias it (verification bias: Begg & Greenes 1983).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import betabinom
 
-from gateway.analysis.certainty import effective_trials
-from gateway.analysis.effects import Floats, Integers
-from gateway.analysis.limits import LEAST_OF_CLASS
-from gateway.analysis.validity import DRAWS
-from shared.schemas.effects import Cell, Estimate, Pool
+from gateway.analysis.certainty import effect_interval, effective_trials
+from gateway.analysis.effects import Differences, Floats, Integers
+from gateway.analysis.limits import BEYOND, LEAST_OF_CLASS
+from gateway.analysis.validity import DRAWS, SHARE_OF_ERROR
+from shared.schemas.effects import Cell, Estimate, Interval, Pool, ValidEffect
 
 LEAST_ACCEPTED, LEAST_REJECTED = 20, 10  # size of the random sample from which an estimate is reported
 LEAST_OWN = 10  # reviewed changed images of a cell that take the place of the sample of other cells
@@ -46,6 +49,18 @@ class OwnSample:
 
     sample: RandomSample
     changed: int
+
+    def least_valid(self, error: float) -> float:
+        """The lower limit of the valid share of the changed images, 0 … 1, at this error; exact if all are reviewed.
+
+        The number of valid ones among the others is beta-binomial under Jeffreys' prior. Siblings in the sample count
+        as in a clustered rate.
+        """
+        valid, n = self.sample.valid, len(self.sample.valid)
+        trials = effective_trials(valid, self.sample.source)
+        hits = trials * float(valid.mean())
+        others = betabinom(max(0, self.changed - n), hits + 0.5, trials - hits + 0.5)
+        return (int(valid.sum()) + float(others.ppf(error))) / max(self.changed, n)
 
     @property
     def mostly_invalid(self) -> bool:
@@ -109,6 +124,10 @@ class Reviewed:
         """Whether a cell's own changed images replace the sample of other cells."""
         return cell in self.own and self.own[cell].decides
 
+    def own_sample(self, cell: Cell) -> OwnSample | None:
+        """The sample of a cell's own changed images, if it is decided."""
+        return self.own[cell] if self.is_decided(cell) else None
+
     def is_refuted(self, cell: Cell) -> bool:
         """Whether most of a cell's own reviewed changed images are invalid."""
         return cell in self.own and self.own[cell].mostly_invalid
@@ -163,6 +182,71 @@ class Reviewed:
             of_flipped = self.own[cell].sample
         unchanged = valid_counts(tallies[0], of_unchanged, random)
         return unchanged, valid_counts(tallies[1], of_flipped, random)
+
+
+def effect_of_changed(
+    differences: Differences, own: OwnSample, level: float, sign: Literal[-1, 1], seed: int
+) -> ValidEffect | None:
+    """The effect of a finding among valid pairs, from a sample of its own lost (`sign` −1) or gained (1) images.
+
+    None where scores are not right or wrong. If at most a share v of the changed images is invalid, invalid ones have
+    at most ε = v · changed / all of the effect's weight, and those that did not change weaken it. So a limit of the
+    loss moves to (limit + ε) / (1 − ε), after Horowitz & Manski 1995. The interval is one-sided at `level`: a fifth of
+    its error goes to v, the rest to the observed effect. It does not stand if most reviewed images are invalid.
+    """
+    if differences.null_accuracy is None:
+        return None
+    observed = _observed(differences, level, sign, seed)
+    share, least = float(own.sample.valid.mean()), own.least_valid(SHARE_OF_ERROR * (1 - level))
+    limit = _without(observed.high, _weight(differences, own.changed * (1 - least)))
+    best = _without(-sign * float(differences.correct.mean()), _weight(differences, own.changed * (1 - share)))
+    low, high = (-1.0, limit) if sign < 0 else (-limit, 1.0)
+    return ValidEffect(
+        valid=share,
+        valid_low=least,
+        estimate=-sign * min(0.0, best),
+        interval=Interval(low=low, high=high, level=level, kind=observed.kind),
+        stands=limit < -BEYOND and not own.mostly_invalid,
+        source="reviews",
+        pool="cell",
+    )
+
+
+def reviews_needed(differences: Differences, level: float, sign: Literal[-1, 1], seed: int) -> int:
+    """How many of a finding's changed images, all valid, let it stand: 10 or more, or all of them.
+
+    10 where groups, several edits of an image, or scores that are not right or wrong leave their number open.
+    """
+    if not differences.paired:
+        return LEAST_OWN
+    changed = int((differences.correct == sign).sum())
+    observed = _observed(differences, level, sign, seed)
+    for n in range(min(LEAST_OWN, changed), changed):
+        least = OwnSample(RandomSample(np.ones(n, np.bool_), np.arange(n)), changed).least_valid(
+            SHARE_OF_ERROR * (1 - level)
+        )
+        if _without(observed.high, _weight(differences, changed * (1 - least))) < -BEYOND:
+            return n
+    return changed
+
+
+def _observed(differences: Differences, level: float, sign: Literal[-1, 1], seed: int) -> Interval:
+    """The interval of what is lost (of gains, mirrored); a fifth of the error of `level` is left to the reviews."""
+    mirrored = differences if sign < 0 else replace(differences, correct=-differences.correct)
+    return effect_interval(mirrored, 1 - 2 * (1 - SHARE_OF_ERROR) * (1 - level), seed)
+
+
+def _weight(differences: Differences, images: float) -> float:
+    """The largest share, 0 … 1, that so many counterfactuals can have in an effect: groups weigh equally."""
+    sizes = np.ones(len(differences.correct), np.int64) if differences.sizes is None else differences.sizes
+    weights = np.sort(np.repeat(1 / (len(sizes) * sizes), sizes))[::-1]
+    whole = min(len(weights), math.floor(images))
+    return min(1.0, float(weights[:whole].sum()) + float(weights[whole : whole + 1].sum()) * (images - whole))
+
+
+def _without(effect: float, share: float) -> float:
+    """A loss (negative), −1 … 1, without the share of its images that may be lost for being invalid."""
+    return 1.0 if share >= 1 else min(1.0, (effect + share) / (1 - share))
 
 
 def _size(samples: Mapping[tuple[str, bool], RandomSample], name: str) -> int:

@@ -163,6 +163,13 @@ def first_to_review(session: Session, job_id: str) -> list[str]:
     return review_list(session, job_id)[: count or 0]
 
 
+def open_samples(session: Session, job_id: str, reviewer: str) -> list[str]:
+    """The images of the findings' samples that a reviewer has not judged beside their arms, in the order of review."""
+    rows = session.scalars(select(Answer).where(is_answer(job_id, "review"), Answer.author == reviewer))
+    with_arm = {row.item for row in rows if row.content["arm_shown"]}
+    return [name for name in first_to_review(session, job_id) if name not in with_arm]
+
+
 def pool(method: str, accepted: bool, reviews: Sequence[ReviewRequest]) -> PooledReview:
     """All reviews of one edit of a method, which the checks accepted or not."""
     decided = [review for review in reviews if review.verdict != "unsure"]
@@ -200,9 +207,7 @@ def next_up(session: Session, job: Job, reviewer: str) -> Turn[str]:
     """
     c = Counterfactual
     own_reviews = (is_answer(job.id, "review"), Answer.author == reviewer)
-    rows = session.scalars(select(Answer).where(*own_reviews).order_by(Answer.answered_at))
-    with_arm = {row.item: bool(row.content["arm_shown"]) for row in rows}
-    reviewed = list(with_arm)
+    reviewed = list(session.scalars(select(Answer.item).where(*own_reviews).order_by(Answer.answered_at)))
     methods = [method.name for method in job.methods if METHODS[method.name].checked]
     edits = [c.job_id == job.id, c.arm == "edit", c.image_digest.is_not(None), c.method.in_(methods)]
     reviewed_ids = set(reviewed)
@@ -216,7 +221,7 @@ def next_up(session: Session, job: Job, reviewer: str) -> Turn[str]:
         "rejected": next((name for name in session.scalars(reviewable) if name not in reviewed_ids), None),
     }
     choice = _TURNS[derive_seed("review", job.id, reviewer, len(reviewed)) % len(_TURNS)]
-    first = next((name for name in first_to_review(session, job.id) if not with_arm.get(name)), None)
+    first = next(iter(open_samples(session, job.id, reviewer)), None)
     by_preference = [first, candidates[choice], *candidates.values()]
     reviews = load_reviews(session, job.id)
     missing = sum(reviews.missing(method, accepted) for method in methods for accepted in (True, False))

@@ -159,8 +159,12 @@ def _steps(job: str, figures: ModelResults, effect: CellEffect) -> Iterator[str]
     if effect.panel is not None and effect.panel.suspect:
         yield "Look at its images first: every reference model fails on them, too, so they may be broken."
     if effect.provisional and changed is not None and changed.reviewed < changed.n:
-        image = "image" if changed.n == 1 else "images"
-        yield f"Review its {changed.n} changed {image}, to see whether they are valid ({changed.reviewed} reviewed)."
+        needed, images = effect.reviews_needed or changed.n, f"image{'' if changed.n == 1 else 's'}"
+        if changed.reviewed < needed < changed.n:
+            what, why = f"{needed} of its {changed.n} changed images", "if all are valid, it stands"
+        else:
+            what, why = f"its {changed.n} changed {images}", "to see whether they are valid"
+        yield f"Review {what}, {why} ({changed.reviewed} reviewed)."
     if confirming_method(figures.method) and _classifies(figures):
         if step := confirming_step(job, figures, effect, "it"):
             yield step

@@ -13,6 +13,7 @@ from heapq import nlargest, nsmallest
 from itertools import chain, zip_longest
 
 from gateway.analysis.priority import Failure, Fault, evidence, review_order
+from gateway.analysis.reviews import LEAST_OWN
 from gateway.kinds.rows import CounterfactualRow, PredictionRow, labels
 from gateway.results.cells import with_cells
 from gateway.results.pairing import change, triples
@@ -23,7 +24,6 @@ from shared.schemas.results import JobResults, ModelResults
 
 MAX_LISTED = 200  # unless the samples of the findings are more
 MAX_PER_FAULT = 50
-SAMPLE = 10  # images of each finding that reviewers see first
 
 # Whether the reviewers of a counterfactual that was lost (−1) or gained (1) found it valid; None if undecided.
 Verdict = Callable[[str, int], bool | None]
@@ -31,9 +31,13 @@ Verdict = Callable[[str, int], bool | None]
 
 @dataclass(slots=True)
 class _Changed:
-    """The changed images of a finding: `sign` is −1 for images that are lost, 1 for those that are gained."""
+    """The changed images of a finding: `sign` is −1 for images that are lost, 1 for those that are gained.
+
+    `size`: how many of them reviewers see first.
+    """
 
     sign: int
+    size: int
     n: int = 0
     reviewed: int = 0
     valid: int = 0
@@ -43,7 +47,7 @@ class _Changed:
         self.n += 1
         self.reviewed += valid is not None
         self.valid += valid is True
-        self.sample = nlargest(SAMPLE, [*self.sample, name])
+        self.sample = nlargest(self.size, [*self.sample, name])
 
     def images(self) -> ChangedImages:
         return ChangedImages(n=self.n, reviewed=self.reviewed, valid=self.valid, sample=self.sample)
@@ -55,7 +59,9 @@ class ReviewList:
     def __init__(self, results: JobResults, verdict: Verdict = lambda name, sign: None) -> None:
         self._verdict = verdict
         self._changed = {
-            Fault(figures.model, figures.method, effect.cell): _Changed(-1 if effect.standing == "weakness" else 1)
+            Fault(figures.model, figures.method, effect.cell): _Changed(
+                -1 if effect.standing == "weakness" else 1, max(LEAST_OWN, effect.reviews_needed or 0)
+            )
             for figures in results.results
             for effect in figures.findings
         }

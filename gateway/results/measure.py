@@ -272,11 +272,9 @@ def _check_errors(
         return None
     if rows.reviewed.is_sufficient(method):
         return rows.reviewed.reviewed(model, method)
-    errors = calibration.errors.get(method) if calibration else None
-    if not calibration or not errors:
-        return None
-    reviewed = rows.reviewed.reviewed(model, method)
-    return Checked(errors, screened, calibration.classes.get(method, {}), reviewed)
+    errors = calibration.errors.get(method, {}) if calibration else {}
+    classes = calibration.classes.get(method, {}) if calibration else {}
+    return Checked(errors, screened, classes, rows.reviewed.reviewed(model, method))
 
 
 def _cost(method: str, rows: MethodRows) -> Cost:

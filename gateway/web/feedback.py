@@ -58,6 +58,7 @@ def show_review(
         view = counterfactuals.detail(session, owner, job, id) if id else None
         review = reviews.review_of(session, job, reviewer, id) if id else None
         of_finding = sample is None and id in reviews.first_to_review(session, job)
+        open_samples = [] if sample else reviews.open_samples(session, job, reviewer)
     arm = (view.sham_image or view.null_image) if view and of_finding else None
     chosen = {name: value for name, value in (("sample", sample), ("method", method)) if value is not None}
     path = f"/jobs/{job}/review" + (f"?{urlencode(chosen)}" if chosen else "")
@@ -69,6 +70,7 @@ def show_review(
         view=view,
         arm=arm,
         of_finding=of_finding,
+        open_samples=open_samples,
         review=review,
         failure_modes=FAILURE_MODES,
         sample=sample,

@@ -23,6 +23,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import select
+
 from gateway.database.pagination import encode_cursor
 from gateway.database.tables import Job
 from gateway.jobs import jobs
@@ -71,8 +73,8 @@ def main() -> None:
         if arguments.rows:
             rows, left = arguments.rows, arguments.left
             large = make_large_job(site, SPEC, job_id, arguments.images, rows, left)
-            figures["large"] = {"rows": rows, **large, **work(site, large["job"], rows, first=rows - left)}
-            figures["large"]["reading"] = reading_costs(site, large["job"])
+            figures["large"] = {"rows": rows, "job": large, **work(site, large, rows, first=rows - left)}
+            figures["large"]["reading"] = reading_costs(site, large)
     print(json.dumps(figures, indent=2))
     if arguments.json:
         arguments.json.write_text(json.dumps(figures, indent=2) + "\n")
@@ -113,6 +115,11 @@ def work(site: Site, job_id: str, images: int, first: int = 0) -> dict[str, Any]
     span = images - first
     marks = [first, first + span // 2, images - 2 * WINDOW] if span > 4 * WINDOW else [first]
     while (finished := images_done(site.sessions, job_id)) < images:
+        with site.sessions() as session:
+            if session.scalar(select(Job.state).where(Job.id == job_id)) != "running" and finished == images_done(
+                site.sessions, job_id
+            ):
+                raise RuntimeError(f"job {job_id} ended with {finished} of {images} images done")
         samples.take()
         if marks and finished >= marks[0]:
             marks.pop(0)

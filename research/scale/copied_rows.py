@@ -1,4 +1,4 @@
-"""Create a job of full size without the work: sent as a manifest, then filled by SQL with copies of real rows.
+"""Create a job of full size without the work: filled by SQL with copies of real rows.
 
 The last images (`ROWS_LEFT`) stay pending and are new, so that leases, statements, report and pages are measured on a
 job of that size. Copies have ids of their own and are all accepted; images, labels and figures are the first job's,
@@ -9,21 +9,26 @@ from __future__ import annotations
 
 import hashlib
 import sys
-import time
-from typing import Any
 
-from sqlalchemy import select, text
+from sqlalchemy import func, select, text, update
+from sqlalchemy.orm import Session
 
 from gateway.database.sessions import Sessions
 from gateway.database.tables import Job, SourceImage
 from research.scale.images import name, pictures
-from research.scale.measuring import MEBIBYTE, memory
 from research.scale.site import Site
 from shared.schemas.jobs import JobRequest, JobSpec, ManifestImage
 from tests.support.job_counts import store_counts
 
 ROWS_LEFT = 200
 _AT_ONCE = 10_000
+_SOURCES = """
+INSERT INTO source_images (id, job_id, position, digest, file_name, ground_truth, state, failure, attempts, lost_leases,
+    updated_at, generated, turn)
+SELECT md5(CAST(:large AS text) || n), :large, n, s.digest, s.file_name, s.ground_truth, 'pending', '', 0, 0, now(),
+    s.generated, s.turn
+FROM generate_series(0, :rows - 1) n JOIN source_images s ON s.job_id = :small AND s.position = n % :images
+"""
 _COPIES = (
     "UPDATE source_images SET state = 'done' WHERE job_id = :large AND position >= :first AND position < :last",
     """
@@ -54,46 +59,37 @@ _COPIES = (
 )
 
 
-def make_large_job(
-    site: Site, spec: JobSpec, small: str, images: int, rows: int, left: int = ROWS_LEFT
-) -> dict[str, Any]:
-    """Send a job of `rows` images to the gateway while no worker runs, and fill it; goes on where it was stopped."""
+def make_large_job(site: Site, spec: JobSpec, small: str, images: int, rows: int, left: int = ROWS_LEFT) -> str:
+    """Make a job of `rows` images while no worker runs; its id. Goes on where it was stopped.
+
+    The gateway gets the last `left` images, since it counts equal ones once; copies are put before them.
+    """
     for program in site.workers:
         program.stop(120)
     new = [upload(site, data) for _, data in pictures(10_000_000, left)]
-    with site.sessions() as session:
-        small_rows = session.execute(
-            select(SourceImage.digest, SourceImage.ground_truth)
-            .where(SourceImage.job_id == small)
-            .order_by(SourceImage.position)
-        ).all()
-    entries = [
-        ManifestImage(
-            digest=small_rows[number % images][0], label=small_rows[number % images][1], name=f"{number:06}.png"
-        )
-        for number in range(rows - left)
-    ]
-    entries += [ManifestImage(digest=digest, label=name(n).split("/")[0], name=name(n)) for n, digest in enumerate(new)]
+    entries = [ManifestImage(digest=digest, label=name(n).split("/")[0], name=name(n)) for n, digest in enumerate(new)]
     body = JobRequest(**spec.model_dump(exclude_unset=True), images=entries).model_dump_json(exclude_unset=True)
-    before, cpu, started = memory(site, "gateway"), site.cpu_seconds()["gateway"], time.perf_counter()
     headers = {"Content-Type": "application/json", "Idempotency-Key": f"rows {rows} of {images}"}
     reply = site.http.post("/jobs", content=body, headers=headers)
     reply.raise_for_status()
-    job = str(reply.json()["id"])
-    numbers = {
-        "job": job,
-        "manifest_bytes": len(body),
-        "manifest_seconds": round(time.perf_counter() - started, 1),
-        "manifest_gateway_cpu_seconds": round(site.cpu_seconds()["gateway"] - cpu, 2),
-        "gateway_mib_before": round(before / MEBIBYTE, 1),
-        "gateway_mib_after": round(memory(site, "gateway") / MEBIBYTE, 1),
-    }
-    fill(site.sessions, small, job, images, rows - left)
+    job, copies = str(reply.json()["id"]), rows - left
+    with site.sessions.begin() as session:
+        made = session.scalar(select(func.count()).where(SourceImage.job_id == job))
+        if made == left:
+            place = SourceImage.position
+            session.execute(update(SourceImage).where(SourceImage.job_id == job).values({place: place + copies}))
+            add_sources(session, small, job, images, copies)
+    fill(site.sessions, small, job, images, copies)
     for program in site.workers:
         program.start()
     for program in site.workers:
         program.wait()
-    return numbers
+    return job
+
+
+def add_sources(session: Session, small: str, large: str, images: int, rows: int) -> None:
+    """Add `rows` pending source images to job `large`, those of job `small` again and again."""
+    session.execute(text(_SOURCES), {"small": small, "large": large, "images": images, "rows": rows})
 
 
 def fill(sessions: Sessions, small: str, large: str, images: int, copies: int) -> None:

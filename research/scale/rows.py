@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import select, text
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from gateway.database.pagination import encode_cursor
@@ -29,20 +29,13 @@ from gateway.jobs import jobs
 from gateway.queue import leases
 from gateway.report.build import build_report
 from gateway.results.counterfactuals import Listing, results_page
-from research.scale.copied_rows import fill
+from research.scale.copied_rows import add_sources, fill
 from research.scale.site import absolute
 from shared.media.storage import DirectoryStore
 from tests.support.block_counts import blocks
 from tests.support.deployment import postgres, postgres_url
 
 PENDING = 20
-_SOURCES = """
-INSERT INTO source_images (id, job_id, position, digest, file_name, ground_truth, state, failure, attempts, lost_leases,
-    updated_at, generated, turn)
-SELECT md5(CAST(:large AS text) || n), :large, n, s.digest, s.file_name, s.ground_truth, 'pending', '', 0, 0, now(),
-    s.generated, s.turn
-FROM generate_series(0, :rows - 1) n JOIN source_images s ON s.job_id = :small AND s.position = n % :images
-"""
 
 
 def main() -> None:
@@ -90,8 +83,7 @@ def make_copies(sessions: Sessions, small: str, images: int, rows: int, pending:
             shared_columns = ("owner_id", "task_description", "classes", "methods", "models", "profile", "seed", "spec")
             session.add(Job(id=large, events=1, **{name: getattr(old, name) for name in shared_columns}))
             session.flush()
-            values = {"small": small, "large": large, "rows": rows, "images": images}
-            session.execute(text(_SOURCES), values)
+            add_sources(session, small, large, images, rows)
     fill(sessions, small, large, images, rows - pending)
     return large
 

@@ -492,7 +492,8 @@ class CellEffect(Contract):
     `images_needed` estimates how many source images would settle an effect of this size, beside the other tested cells.
     `detectable`: the smallest drop that a tested cell with this many source images detects with 80 % power, given the
     accuracy on its null arms. `breakdown` (of a finding): the share of its images, 0 to 1, that may be invalid before
-    the finding is in doubt. `among_valid`: the effect corrected for the checks' errors; None if these are not known.
+    the finding is in doubt. `reviews_needed`: of how many of its changed images people must find all valid before it
+    stands. `among_valid`: the effect corrected for the checks' errors, or from these reviews; None if neither is known.
     `bounds`: the effect if refused pairs had been counted; None in results from before there were bounds. `changed` (of
     a finding): the images that it rests on, and what reviewers found. `panel` (of a weakness): the reference models, if
     the job has any; `confirmation`: what a job with another editor shows, if one was asked to confirm it.
@@ -520,6 +521,7 @@ class CellEffect(Contract):
     images_needed: int | None = None
     detectable: float | None = None
     breakdown: float | None = None
+    reviews_needed: int | None = None
     among_valid: ValidEffect | None = None
     others: list[OtherEffect] = Field(default_factory=list)
     bounds: Bounds | None = None

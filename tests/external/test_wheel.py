@@ -80,6 +80,7 @@ def run(python: Path, *arguments: str, cwd: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_it_owns_one_name_and_holds_the_weights(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()

@@ -12,8 +12,8 @@ const ask = async (method, path, then, message) => {
   try {
     const body = message && { body: JSON.stringify(message), headers: { "Content-Type": "application/json" } };
     const reply = await fetch(path, { method, ...body });
-    if (reply.ok) location.assign(then);
-    else refuse((await reply.json()).detail);
+    if (reply.ok && then) location.assign(then);
+    else if (!reply.ok) refuse((await reply.json()).detail);
     return reply.ok;
   } catch {
     refuse("The gateway does not answer; nothing was saved. Try again.");
@@ -31,11 +31,13 @@ form?.addEventListener("submit", async (event) => {
   if (data.has("realism")) review.realism = Number(data.get("realism"));
   const buttons = [...form.querySelectorAll("button")];
   for (const button of buttons) button.disabled = true;
-  const stored = await ask("PUT", form.getAttribute("action"), form.dataset.next, review);
+  const rebuilds = form.dataset.report; // after the last picture of the findings
+  const stored = await ask("PUT", form.getAttribute("action"), rebuilds ? "" : form.dataset.next, review);
+  if (stored && rebuilds) ask("POST", rebuilds, document.getElementById("back").href);
   if (!stored) for (const button of buttons) button.disabled = false;
 });
 
-const anew = document.querySelector("[data-report]");
+const anew = document.querySelector("button[data-report]");
 anew?.addEventListener("click", () => ask("POST", anew.dataset.report, document.getElementById("back").href));
 
 document.addEventListener("keydown", (event) => {

@@ -34,10 +34,10 @@ def test_a_large_job_costs_an_image_what_a_small_one_does(folder: Path) -> None:
         assert small["redis"]["messages"] <= 20
         first = reading_costs(site, job)
         filled = make_large_job(site, SPEC, job, IMAGES, ROWS, UNWORKED)
-        large = work(site, filled["job"], ROWS, first=ROWS - UNWORKED)
+        large = work(site, filled, ROWS, first=ROWS - UNWORKED)
         assert large["report"]["state"] == "done"
         assert large["worked_images"] == UNWORKED
-        pages = reading_costs(site, filled["job"])
+        pages = reading_costs(site, filled)
     # A page touches as much of the database at the end of a large job as at the beginning, and as that of a small one.
     assert pages["last_page"]["blocks"] < 2 * max(first["first_page"]["blocks"], pages["first_page"]["blocks"])
     for counted in large["statements_per_image"].values():

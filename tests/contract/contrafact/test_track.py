@@ -75,6 +75,7 @@ def read_stored(directory: Path, *arguments: object) -> dict[str, Any]:
     return stored
 
 
+@pytest.mark.slow
 def test_every_tested_effect_has_the_ends_of_its_interval(gateway: Gateway, tracked: TrackedJob) -> None:
     name = "night-bus/dillema/bus/weather to night"
     results = JobResults.model_validate(gateway.client.get("/jobs/drawn/results").json()["metrics"])

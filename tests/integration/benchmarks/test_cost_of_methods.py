@@ -51,6 +51,7 @@ def rows(profile: Profile) -> list[Row]:
     return measured
 
 
+@pytest.mark.slow
 def test_the_evaluations_are_those_of_the_loops(rows: list[Row]) -> None:
     papers, settings, ours, code, one_by_one, together = rows
     assert [row.produced for row in rows] == [2] * 6
@@ -65,6 +66,7 @@ def test_the_evaluations_are_those_of_the_loops(rows: list[Row]) -> None:
     assert papers.teraflops > settings.teraflops
 
 
+@pytest.mark.slow
 def test_the_table_and_its_ratios_follow_from_the_rows(rows: list[Row]) -> None:
     text = table([rows[0]._replace(accepted=1, good=2), *rows[1:]])
     assert text.count("\n") == 7
@@ -80,6 +82,7 @@ def test_the_table_and_its_ratios_follow_from_the_rows(rows: list[Row]) -> None:
     json.dumps([row._asdict() for row in rows])
 
 
+@pytest.mark.slow
 def test_a_side_without_a_counterfactual_is_named_and_not_left_out(rows: list[Row]) -> None:
     judged = [row._replace(accepted=n, good=0) for row, n in zip(rows, (0, 2, 0, 4, 4, 4), strict=True)]
     sentences = ratios(judged)
@@ -110,6 +113,7 @@ def test_the_papers_loop_edits_the_image_that_it_inverts(profile: Profile) -> No
     assert np.abs(edited.astype(int) - free.astype(int)).max() > 1
 
 
+@pytest.mark.slow
 def test_at_our_settings_the_public_pipeline_draws_our_pictures(arms: Arms) -> None:
     one_by_one, together = arms.arms[4:]
     (source,) = sources(1, 2)

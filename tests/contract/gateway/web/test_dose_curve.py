@@ -80,6 +80,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
         yield gateway
 
 
+@pytest.mark.slow
 def test_the_curve_of_a_finding_has_a_point_and_an_interval_at_each_dose(site: Gateway) -> None:
     text = html.unescape(site.client.get(f"/jobs/{JOB}/view").text)
     finding = text.split('<article class="finding')[1]
@@ -104,6 +105,7 @@ def test_the_curve_of_a_finding_has_a_point_and_an_interval_at_each_dose(site: G
     assert [round(100 * point["delta_accuracy"]) for point in curves[0]["points"]] == [-drop for drop in drops]
 
 
+@pytest.mark.slow
 @needs_browser
 @pytest.mark.parametrize("phone", [False, True], ids=["wide", "phone"])
 def test_the_curve_fits_and_is_in_sight(site: Gateway, browser: Browser, phone: bool) -> None:

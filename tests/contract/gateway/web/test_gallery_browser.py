@@ -190,6 +190,7 @@ def test_the_preview_of_a_segmenter_states_overlaps(tmp_path: Path, browser: Bro
             expect(page.locator("#preview p")).to_contain_text(re.compile(r"segmenter: mIoU \d+ % → mIoU \d+ %"))
 
 
+@pytest.mark.slow
 def test_the_first_tap_on_the_map_previews_and_the_second_opens(base_url: str, browser: Browser) -> None:
     context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
     try:

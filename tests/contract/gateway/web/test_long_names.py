@@ -36,6 +36,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
         yield served
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phone", [False, True], ids=["wide", "phone"])
 def test_pages_of_a_job_fit(gateway: Gateway, browser: Browser, phone: bool) -> None:
     for name in PAGES:

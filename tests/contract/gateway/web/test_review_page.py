@@ -9,8 +9,10 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+from playwright.sync_api import Browser
 
 from gateway.report.build import build_report
+from tests.support.browser import needs_browser, open_page
 from tests.support.drawn_job import add_drawn_job, serve_drawn_job
 
 
@@ -134,3 +136,25 @@ def test_unknown_ids_are_not_found(client: httpx.Client) -> None:
     for path in ("/jobs/none/review", "/jobs/drawn/review?counterfactual=none"):
         assert client.get(path).status_code == 404
     assert client.get("/jobs/drawn/review?at=1").status_code == 422
+
+
+@pytest.mark.slow
+@needs_browser
+def test_the_last_picture_of_the_findings_builds_the_report_again_and_they_stand(
+    tmp_path_factory: pytest.TempPathFactory, browser: Browser
+) -> None:
+    with serve_drawn_job(tmp_path_factory.mktemp("stands"), per_class=14) as gateway:
+        metrics = gateway.client.get("/jobs/drawn/results?limit=1").json()["metrics"]
+        (finding,) = (effect for effect in metrics["results"][0]["cells"] if effect["changed"])
+        assert finding["among_valid"] is None
+        assert finding["reviews_needed"] == len(finding["changed"]["sample"]) == metrics["review_first"]
+        with open_page(browser, f"{str(gateway.client.base_url).rstrip('/')}/jobs/drawn/review") as shown:
+            for left in range(metrics["review_first"], 0, -1):
+                shown.get_by_text(f"{left} more picture").wait_for()
+                shown.wait_for_load_state()  # its script answers keys then
+                shown.keyboard.press("v")
+            shown.wait_for_url("**/jobs/drawn/view")
+        build_report(gateway.context.sessions, gateway.context.store, "drawn")
+        metrics = gateway.client.get("/jobs/drawn/results?limit=1").json()["metrics"]
+        (finding,) = (effect for effect in metrics["results"][0]["cells"] if effect["changed"])
+        assert finding["among_valid"]["stands"]

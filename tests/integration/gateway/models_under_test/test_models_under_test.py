@@ -160,6 +160,7 @@ def test_a_model_that_does_not_fit_the_job_is_not_added(system: System) -> None:
     assert system.client.get(f"/jobs/{job}").json()["state"] == "done"
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_loaded_leaves_nothing(system: System) -> None:
     before = sorted((system.directory / "objects" / "models").rglob("*.tar"))
     other = {**system.hub, "config.json": system.hub["config.json"].replace(b'"basic"', b'"bottleneck"')}

@@ -137,6 +137,39 @@ def test_a_findings_own_images_decide_where_the_errors_of_the_checks_are_known(
     assert effect.provisional == (not stands)
 
 
+@pytest.mark.parametrize("sign", [-1, 1])
+@pytest.mark.parametrize(
+    ("valid", "invalid", "stands"), [(10, 0, True), (18, 12, True), (14, 16, False), (5, 0, False), (0, 1, False)]
+)
+def test_a_finding_stands_on_its_own_images_alone(sign: int, valid: int, invalid: int, stands: bool) -> None:
+    """No errors of the checks and no random sample are known. An invalid image that was not lost made no loss."""
+    correct = np.repeat([float(sign), 0.0], [30, 10])
+    cells = {CELL: Differences(np.arange(40), correct, np.zeros(40), 40, null_accuracy=0.95)}
+    (effect,) = assess(cells, 1, Checked({}, {}, reviewed=with_own(valid, invalid)))
+    assert effect.provisional == (not stands)
+    assert effect.reviews_needed == 10
+    assert effect.selected_interval is not None
+    if valid + invalid >= 10:
+        assert effect.among_valid is not None
+        assert (effect.among_valid.pool, effect.among_valid.valid) == ("cell", valid / (valid + invalid))
+        mirrored = abs(effect.among_valid.interval.high if sign < 0 else effect.among_valid.interval.low)
+        assert mirrored <= abs(effect.selected_interval.high if sign < 0 else effect.selected_interval.low)
+    else:
+        assert effect.among_valid is None or not effect.among_valid.stands
+
+
+@pytest.mark.parametrize(("lost", "kept"), [(14, 0), (13, 3), (35, 5), (40, 60)])
+def test_so_many_valid_images_as_are_asked_for_let_a_finding_stand(lost: int, kept: int) -> None:
+    correct = np.repeat([-1.0, 0.0], [lost, kept])
+    cells = {CELL: Differences(np.arange(len(correct)), correct, correct, len(correct), null_accuracy=1.0)}
+    needed = assess(cells, 1)[0].reviews_needed
+    assert needed is not None
+    assert 10 <= needed <= lost
+    for n in (needed, needed - 1):
+        (effect,) = assess(cells, 1, Checked({}, {}, reviewed=with_own(n, 0, changed=lost)))
+        assert effect.provisional == (n < needed)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("valid_share", [0.6, 0.95])
 def test_intervals_hold_the_truth_of_drawn_populations(valid_share: float) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.database.columns import StoredChange
 from gateway.kinds.rows import CounterfactualRow, PredictionRow
-from gateway.report.review_order import MAX_LISTED, SAMPLE, ReviewList
+from gateway.report.review_order import LEAST_OWN, MAX_LISTED, ReviewList
 from gateway.results.stream import SourceRow, SourceRows
 from shared.schemas.results import JobResults
 from tests.support.figures import effect, results
@@ -60,8 +60,8 @@ def test_each_finding_offers_ten_images_however_many_there_are(findings: int) ->
         pass
     listed = review_list.apply(job)
     first = listed.review[: listed.review_first]
-    assert [sum(name.startswith(f"{value}-") for name in first) for value in values] == [SAMPLE] * findings
+    assert [sum(name.startswith(f"{value}-") for name in first) for value in values] == [LEAST_OWN] * findings
     assert {name.rsplit("-", 1)[0] for name in first[:findings]} == set(values), "one of each finding in turn"
-    assert len(set(listed.review)) == len(listed.review) <= max(MAX_LISTED, SAMPLE * findings)
+    assert len(set(listed.review)) == len(listed.review) <= max(MAX_LISTED, LEAST_OWN * findings)
     samples = [cell.changed.sample for cell in listed.results[0].findings if cell.changed]
     assert set(first) == {name for sample in samples for name in sample}

@@ -7,7 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.slow
 def test_the_command_writes_pictures_masks_and_boxes(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tinyworld.roads.demo", "--count", "2", "--out", str(tmp_path)]
     subprocess.run(command, check=True, capture_output=True)
