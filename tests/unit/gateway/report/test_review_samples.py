@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from gateway.analysis.reviews import LEAST_OWN
 from gateway.database.columns import StoredChange
 from gateway.kinds.rows import CounterfactualRow, PredictionRow
-from gateway.report.review_order import LEAST_OWN, MAX_LISTED, ReviewList
+from gateway.report.review_order import MAX_LISTED, ReviewList
 from gateway.results.stream import SourceRow, SourceRows
 from shared.schemas.results import JobResults
 from tests.support.figures import effect, results
