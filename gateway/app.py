@@ -48,6 +48,7 @@ from gateway.web import (
     image_map,
     image_pages,
     login,
+    own_models,
     refusals,
     running,
 )
@@ -130,7 +131,7 @@ def _routes() -> APIRouter:
     work = (jobs, results, comparisons, reviews, findings, studies, export, suites, repairs)
     apis = (*work, events, images, models, catalogue)
     images_shown = (gallery, image_map, image_pages, feedback, studies_page)
-    viewed = (home, plan_page, pages, results_page, running, compare, *images_shown)
+    viewed = (home, own_models, plan_page, pages, results_page, running, compare, *images_shown)
     routed = (*apis, *viewed)
     for module in routed:
         router.include_router(module.router, dependencies=[Depends(refuse_unknown_parameters)])

@@ -22,6 +22,7 @@ from shared.media.images import decode
 from shared.media.xmp import with_xmp, xmp_packet
 from shared.problems import NotReady, Problem
 from shared.schemas.base import Contract, ImagePayload
+from shared.schemas.boxes import DetectReply
 from shared.schemas.caption import CaptionReply, CaptionRequest
 from shared.schemas.diffusion import ComposeReply, CorruptReply, EditReply, InstructReply, RenderReply
 from shared.schemas.evaluation import (
@@ -203,6 +204,10 @@ def describe(reply: Contract) -> tuple[str, str]:
             values, counts = np.unique(decode(first.png, "L"), return_counts=True)
             order = np.argsort(-counts)[:LARGEST_CLASSES]
             return ", ".join(f"{classes[values[at]]} {counts[at] / counts.sum():.0%}" for at in order), ""
+        case DetectReply(boxes=[first, *_]):
+            best_boxes = sorted(first, key=lambda box: -box.score)[:LARGEST_CLASSES]
+            found = ", ".join(f"{box.label} ({box.score:.0%})" for box in best_boxes)
+            return f"{len(first)} boxes: {found}" if first else "no box", ""
         case RenderReply() | EditReply() | InstructReply() | ComposeReply() | CorruptReply():
             return _describe_pictures(reply)
         case _:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData, UploadFile
@@ -112,9 +113,19 @@ class JobForm:
 
 
 @router.get("/")
-def home(gateway: Gateway, owner: Owner, cursor: Cursor = None) -> HTMLResponse:
-    """The owner's jobs, and the form with the profile's default methods ticked."""
-    return _page(gateway, owner, JobForm(methods=tuple(gateway.profile.defaults.methods)), cursor=cursor)
+def home(
+    gateway: Gateway, owner: Owner, cursor: Cursor = None, model: Annotated[str, Query(max_length=200)] = ""
+) -> HTMLResponse:
+    """The owner's jobs, and the form with the profile's default methods and one model ticked.
+
+    The model is `model`, or else the one that the owner uploaded last; without uploads the profile's are tested.
+    """
+    form = JobForm(methods=tuple(gateway.profile.defaults.methods), models=(model,) if model else ())
+    if not model:
+        with reading(gateway.sessions) as session:
+            newest = max(models.uploads_of(session, owner), key=lambda row: row.created_at, default=None)
+        form = form if newest is None else replace(form, models=(newest.name,))
+    return _page(gateway, owner, form, cursor=cursor)
 
 
 @router.post("/")
