@@ -17,7 +17,7 @@ from shared.schemas.service import SERVICES
 from tests.support.deployment import TINY, Deployment, deployed
 from tinyworld.objects.demo import write_demo
 
-PARAMETERS = {"counterfactuals_per_image": 2, "max_keywords": 4, "alternatives_per_keyword": 2, "steps": 2}
+PARAMETERS = {"counterfactuals_per_image": 2, "steps": 2}
 
 
 def contrafact(deployment: Deployment, *arguments: str | Path) -> str:
@@ -35,7 +35,7 @@ def gateway_url(deployment: Deployment) -> str:
 
 @pytest.mark.slow
 def test_the_main_job_over_http_and_an_orderly_end(tmp_path: Path) -> None:
-    write_demo(tmp_path / "images", ("bus", "car"), 1)
+    write_demo(tmp_path / "images", ("bus", "car"), 2)
     with deployed(tmp_path, TINY, workers=2) as deployment:
         client = deployment.client
         assert httpx.get(f"{gateway_url(deployment)}/jobs", timeout=30).status_code == 401
@@ -46,11 +46,11 @@ def test_the_main_job_over_http_and_an_orderly_end(tmp_path: Path) -> None:
         job = client.jobs().jobs[0].id
         assert submitted.startswith(job)
         detail = client.job(job)
-        assert (detail.state, detail.progress.images.done, detail.progress.images.failed) == ("done", 2, 0)
+        assert (detail.state, detail.progress.images.done, detail.progress.images.failed) == ("done", 4, 0)
         views = list(client.counterfactuals(job, {}))
         assert views
         images = [view.image for view in views if view.image is not None]
-        assert images
+        assert images, [view.verdict for view in views]
         assert all(deployment.store.exists(image_key(digest)) for digest in images)
         assert client.image(images[0]).startswith(b"\x89PNG")
         metrics = client.results(job, {}, limit=1).metrics
