@@ -139,12 +139,12 @@ def _ious(boxes: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Data:
+class _BoxedPictures:
     pictures: Pictures
     boxes: list[Boxes]
 
     @classmethod
-    def of(cls, split: Split, count: int) -> _Data:
+    def of(cls, split: Split, count: int) -> _BoxedPictures:
         drawn = pictures(f"detectors-{split}", count, lambda index: under_test(split, index))
         pairs = zip(drawn.classes, drawn.instances, strict=True)
         return cls(drawn, [boxes_of(classes, instances) for classes, instances in pairs])
@@ -152,7 +152,7 @@ class _Data:
 
 def train_detectors(out: Path, recipe: Recipe, count: int, judged: int) -> None:
     """Train both detectors on `count` pictures, evaluate their files on `judged`, and save each with a card."""
-    data, names = _Data.of("under-test", count), list(_TEXTS)
+    data, names = _BoxedPictures.of("under-test", count), list(_TEXTS)
     torch.manual_seed(recipe.seed)
 
     def loss_of(model: nn.Module, step: int) -> Tensor:
@@ -163,7 +163,7 @@ def train_detectors(out: Path, recipe: Recipe, count: int, judged: int) -> None:
     detectors = Detectors(names)
     progress = train(detectors, loss_of, recipe)
     parameters = sum(parameter.numel() for parameter in detectors.parameters())
-    shown = _Data.of("final-test", judged)
+    shown = _BoxedPictures.of("final-test", judged)
     for name in names:
         save(detectors, name, out / name)
         write_card(
@@ -199,7 +199,7 @@ def save(detectors: Detectors, name: str, folder: Path) -> None:
 
 
 def _batch(
-    data: _Data, random: np.random.Generator, size: int
+    data: _BoxedPictures, random: np.random.Generator, size: int
 ) -> tuple[NDArray[np.uint8], Mapping[str, tuple[Tensor, Tensor]]]:
     images: list[Image] = []
     expected = defaultdict(list)
@@ -215,7 +215,7 @@ def _batch(
     return np.stack(images), stacked
 
 
-def judge(folder: Path, shown: _Data) -> dict[str, object]:
+def judge(folder: Path, shown: _BoxedPictures) -> dict[str, object]:
     """Average precision, and recall by class and time of day, of a folder's file as the evaluator runs it."""
     description = ModelDescription.model_validate_json((folder / DESCRIPTION_NAME).read_bytes())
     detector = OnnxDetector(folder, description, device="cpu")
