@@ -72,7 +72,7 @@ def measure(
         sources_failed=rows.failed,
         sources_cancelled=rows.cancelled,
         failure_reasons=rows.failure_reasons,
-        provisional=not checked or not calibrated.issuperset(checked),
+        provisional=not (checked and calibrated.issuperset(checked)) and not _all_stand(tested),
         calibration=calibration,
         checks_off=checks_off(job.methods, job.kind),
         reviews=reviews,
@@ -85,6 +85,12 @@ def measure(
         outside_domain=job.stored_spec.outside_domain_note,
         made=_provenance(job, services, seed),
     )
+
+
+def _all_stand(tested: Sequence[ModelResults]) -> bool:
+    """Whether there are findings, and reviews of their own images or known errors of the checks let each stand."""
+    findings = [effect for figures in tested for effect in figures.findings]
+    return bool(findings) and not any(effect.provisional for effect in findings)
 
 
 def _from_reviews(calibration: Calibration | None, reviews: Sequence[MethodReviews]) -> Calibration:

@@ -309,7 +309,8 @@ class HowMade(Contract):
 
 
 class JobResults(Contract):
-    """All results of a job. `provisional`: the validity of the counterfactuals is not known.
+    """All results of a job. `provisional`: the validity of the counterfactuals is not known, and not
+    all findings (if any) stand on reviews of their own images.
 
     `sources_failed` of the `sources` failed; `failure_reasons` lists the five most frequent reasons.
     `sources_cancelled` were unfinished when the job was cancelled. The figures are over the remaining sources.
