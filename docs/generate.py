@@ -1,7 +1,7 @@
 """Writes the pages that follow from the code: `python -m docs.generate`. A test fails when they are not current.
 
 `reference/parameters.md` comes from the methods' parameter models, `reference/http-operations.md` from the OpenAPI
-snapshot, `reference/profile-keys.md` from the schema of profiles, pages on settings, commands, shipped profiles and
+document, `reference/profile-keys.md` from the schema of profiles, pages on settings, commands, shipped profiles and
 problems from `docs.program_pages`.
 """
 
@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from docs.program_pages import commands_page, problems_page, profiles_page, row, settings_page
+from gateway.app import openapi_document
 from gateway.methods import METHODS
 from shared.profiles.profile import Profile, load_profile, shipped_profiles
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-SNAPSHOT = DOCS / "reference" / "openapi.json"
 GATEWAY = "http://127.0.0.1:8000"
 BOUNDS = {"minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}", "exclusiveMaximum": "< {}"}
 COUNTS = {"maxItems": "at most {} items", "maxLength": "at most {} characters"}
@@ -33,8 +33,7 @@ def parameters_page() -> str:
 
 def operations_page() -> str:
     """How to read the OpenAPI document, and every operation of it."""
-    document: Schema = json.loads(SNAPSHOT.read_text(encoding="utf-8"))
-    return "\n".join(_operations(document["paths"])) + "\n"
+    return "\n".join(_operations(openapi_document()["paths"])) + "\n"
 
 
 def profile_keys_page() -> str:
@@ -154,8 +153,8 @@ def _operations(paths: Mapping[str, Mapping[str, Schema]]) -> Iterator[str]:
     yield "Look up an operation of the gateway. Generated from the OpenAPI document by `python -m docs.generate`. [HTTP"
     yield "API](http-api.md) explains how to use the operations.\n"
     yield "Parameters, bodies, replies and their schemas are in the OpenAPI 3.1 document. A gateway serves it at"
-    yield f"<{GATEWAY}/openapi.json>, without a key; [`openapi.json`](openapi.json) is a copy. Open it in any viewer of"
-    yield "OpenAPI documents, generate a client from it, or print what you need:\n"
+    yield f"<{GATEWAY}/openapi.json>, without a key. Open it in any viewer of OpenAPI documents, generate a client"
+    yield "from it, or print what you need:\n"
     yield "```console"
     yield f"$ curl -s {GATEWAY}/openapi.json | jq '.components.schemas.JobSpec'"
     yield f"""$ curl -s {GATEWAY}/openapi.json | jq '.paths["/jobs/{{job}}/results"].get.parameters'"""

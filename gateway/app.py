@@ -88,18 +88,10 @@ def create_app(context: Context | None = None) -> FastAPI:
         logger.error("not ready: %s", context.broker_fault)
     registry = CollectorRegistry()
     registry.register(Work(context.sessions))
-    app = FastAPI(
-        title="Contrafact",
-        description=DESCRIPTION,
-        version=__version__,
-        lifespan=partial(_lifespan, context, registry),
-        docs_url=None,  # FastAPI's page loads scripts from a CDN
-        redoc_url=None,
-    )
+    app = _routed_app(lifespan=partial(_lifespan, context, registry))
     app.state.context = context
     app.state.facets, app.state.maps = JobFacets(), JobMaps()
     app.state.event_feed = EventFeed(context.sessions, context.stopping)
-    app.router.routes.extend(_routes().routes)
     app.add_api_route("/metrics", partial(metrics_reply, registry), include_in_schema=False)
     problem_replies.install(app)
     for trouble in DATABASE_AWAY:
@@ -107,6 +99,24 @@ def create_app(context: Context | None = None) -> FastAPI:
     refusals.install(app)
     app.add_middleware(Access, context=context, as_page=refusals.as_page)
     app.add_middleware(AccessLog, service="gateway", registry=registry)
+    return app
+
+
+def openapi_document() -> dict[str, Any]:
+    """The OpenAPI document that every gateway serves."""
+    return _routed_app().openapi()
+
+
+def _routed_app(**options: Any) -> FastAPI:
+    app = FastAPI(
+        title="Contrafact",
+        description=DESCRIPTION,
+        version=__version__,
+        docs_url=None,  # FastAPI's page loads scripts from a CDN
+        redoc_url=None,
+        **options,
+    )
+    app.router.routes.extend(_routes().routes)
     _complete_openapi(app)
     return app
 
