@@ -277,6 +277,11 @@ def _readable(answer: object) -> NDArray[np.generic]:
 
 def _one_hot(labels: NDArray[np.generic], classes: list[str]) -> NDArray[np.float64]:
     """Probability 1 of each image's label, a name or an index. Raises InvalidInput for a label that is no class."""
+    if labels.dtype.kind == "f":
+        raise InvalidInput(
+            "the model returned one number for each image; return one for each class, for a probability p for example "
+            "1 − p and p, or one label per image"
+        )
     place = {name: index for index, name in enumerate(classes)}
     integers = np.issubdtype(labels.dtype, np.integer)
     indices = [int(label) if integers else place.get(str(label), -1) for label in labels]

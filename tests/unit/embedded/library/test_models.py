@@ -266,6 +266,8 @@ def test_two_calls_never_share_recorded_predictions() -> None:
         (lambda images: 1 / 0, "ZeroDivisionError"),
         (lambda images: ["grey"] * len(images), "grey"),
         (lambda images: [[True, True]] * len(images), "not probabilities"),
+        (lambda images: [[70.0, 30.0]] * len(images), "sums to 100"),
+        (lambda images: np.array([bright(image) for image in images]), "1 − p and p"),
         (lambda images: {"out": by_arrays(images)}, "a dict of 'out'"),
         (lambda images: (by_arrays(images), [0.5]), "a tuple that is no array"),
     ],
