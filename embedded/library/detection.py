@@ -243,7 +243,7 @@ def prepare_detector(model: object, images: ImageSet, options: InProcessOptions)
         raise ValueError(f"a {type(model).__name__} is no model; give a function, a module, a path or a name")
 
     def outputs(batch: Sequence[Pixels]) -> object:
-        return model([Image.fromarray(image) for image in batch] if options.inputs == "pil" else list(batch))
+        return model([Image.fromarray(image) if options.inputs == "pil" else image.copy() for image in batch])
 
     return _in_process(outputs, options, images.classes)
 

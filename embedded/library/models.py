@@ -137,7 +137,7 @@ def _in_process(names: list[str], predict: Callable[[Sequence[Pixels]], NDArray[
     outputs = NamedOutputs(len(names), None, names)
 
     def rows(images: Sequence[Pixels]) -> NDArray[np.float64]:
-        merged = np.asarray(outputs.merge(predict(images)), np.float64)
+        merged = np.array(outputs.merge(predict(images)), np.float64)  # a copy: the caller's code may reuse its array
         refuse_other_rows(merged, len(images), len(outputs.classes))
         return merged
 
@@ -239,8 +239,10 @@ def maite_outputs(model: Callable[..., Any], image: object, read: Callable[[Any]
 
 
 def _function(function: Callable[..., Any], inputs: str) -> Outputs:
+    """What a function of images returns. It gets copies, which it may change."""
+
     def outputs(images: Sequence[Pixels]) -> object:
-        return function([Image.fromarray(image) for image in images] if inputs == "pil" else list(images))
+        return function([Image.fromarray(image) if inputs == "pil" else image.copy() for image in images])
 
     return outputs
 
@@ -275,6 +277,11 @@ def _readable(answer: object) -> NDArray[np.generic]:
 
 def _one_hot(labels: NDArray[np.generic], classes: list[str]) -> NDArray[np.float64]:
     """Probability 1 of each image's label, a name or an index. Raises InvalidInput for a label that is no class."""
+    if labels.dtype.kind == "f":
+        raise InvalidInput(
+            "the model returned one number for each image; return one for each class, for a probability p for example "
+            "1 − p and p, or one label per image"
+        )
     place = {name: index for index, name in enumerate(classes)}
     integers = np.issubdtype(labels.dtype, np.integer)
     indices = [int(label) if integers else place.get(str(label), -1) for label in labels]

@@ -21,7 +21,6 @@ from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import t
 
 from gateway.analysis.certainty import LEVEL, clustered_rate, mean_interval, mean_overlap
 from gateway.analysis.detection import (
@@ -32,7 +31,6 @@ from gateway.analysis.detection import (
     FOUND,
     HALLUCINATION,
     IGNORED,
-    MISCLASSIFIED,
     MOST_OF_CLASS,
     BoxedPair,
     CountingLimits,
@@ -46,9 +44,9 @@ from gateway.analysis.detection import (
     precision_difference,
     sizes,
 )
-from gateway.analysis.effects import Floats, Integers, Originals, Scores, Units, differences
+from gateway.analysis.effects import Floats, Integers, Scores, Units, differences
 from gateway.analysis.limits import LEAST_SOURCES
-from gateway.analysis.originals import SOUND, judge_originals
+from gateway.analysis.original_boxes import MOST_COMPARED, JudgedBoxes, judge_boxes
 from gateway.database.columns import StoredSpec
 from gateway.kinds.originals import exchange_in_words, exchanges
 from gateway.kinds.rows import CompletePair, PredictionRow, SourceNumbers, labels, recalls
@@ -87,7 +85,6 @@ OUTCOMES: tuple[ObjectOutcome, ...] = ("found", "mislocated", "misclassified", "
 SIZES: tuple[ObjectSize, ...] = ("small", "medium", "large")
 DEFAULTS = BoxSpec()
 NEARBY = 0.1  # of the score, where findings are repeated
-MOST_COMPARED = 512  # originals on which chance is estimated
 _IGNORED: dict[Ignored | None, int] = {None: COUNTED, "crowd": CROWD, "difficult": DIFFICULT}
 _CAUSES = (
     "the class ids, the label map, the convention of the boxes (corners or sides, pixels or fractions), the score and "
@@ -470,26 +467,17 @@ class BoxedOriginals:
     def check(self) -> OriginalsCheck | None:
         if self._relation == "metamorphic":
             return self._unlabelled()
-        if not self._images:
+        judged = judge_boxes(self._images, np.asarray(self._group), self._classes, self._limits, self._seed)
+        if judged is None:
             return None
-        group = np.asarray(self._group)
-        matched = [self._limits.match(image) for image in self._images]
-        recall = np.array([matching.share_found for matching in matched])
-        chance = np.array([self._limits.match(image).share_found for image in self._exchanged(group)])
-        order = self._classes_exchanged(group, matched)
-        right = mean_overlap(recall, group, self._seed)
-        excess = Units.of(group, group).means(recall - chance.mean())
-        half = 1.0
-        if len(excess) > 1:
-            half = float(t.ppf((1 + LEVEL) / 2, len(excess) - 1) * excess.std(ddof=1) / np.sqrt(len(excess)))
-        low, high = float(excess.mean()) - half, float(excess.mean()) + half
         check = OriginalsCheck(
-            right=right,
-            chance=float(chance.mean()),
-            standing="sound" if low > 0 else "unsound" if order or high < SOUND * (1 - chance.mean()) else "open",
-            order=exchanges(order, self._classes),
+            right=judged.recall,
+            chance=judged.chance,
+            standing=judged.standing,
+            only="" if judged.confident else NOTHING,
+            order=exchanges(judged.order, self._classes),
         )
-        return check.model_copy(update={"sentence": self._sentence(check)})
+        return check.model_copy(update={"sentence": _sentence(check, judged, self._limits)})
 
     def _unlabelled(self) -> OriginalsCheck | None:
         boxes = sum(int(self._limits.are_confident(image.predicted).sum()) for image in self._images)
@@ -498,46 +486,42 @@ class BoxedOriginals:
         sentence = f"It detects nothing on the {len(self._images)} originals, so nothing can be lost. Check {_CAUSES}."
         return OriginalsCheck(standing="open", only=NOTHING, sentence=sentence)
 
-    def _exchanged(self, group: Integers) -> list[BoxedPair]:
-        """Each image's objects with the boxes for an image of another group: what would be found by chance."""
-        chosen = np.random.default_rng(self._seed).permutation(len(group))[:MOST_COMPARED]
-        order = chosen[np.argsort(group[chosen], kind="stable")]
-        most = int(np.unique(group[order], return_counts=True)[1].max())
-        others = np.roll(order, most)
-        return [
-            BoxedPair(self._images[place].objects, self._images[other].predicted)
-            for place, other in zip(order.tolist(), others.tolist(), strict=True)
-        ]
 
-    def _classes_exchanged(self, group: Integers, matched: Sequence[MatchedObjects]) -> dict[int, int]:
-        """Predicted class → the class meant, if an exchange of classes explains how located objects are named."""
-        truth, predicted, groups = array("q"), array("q"), array("q")
-        for name, image, matching in zip(group.tolist(), self._images, matched, strict=True):
-            confident = image.predicted.label[self._limits.are_confident(image.predicted)]
-            for place in np.flatnonzero(np.isin(matching.outcome, (FOUND, MISCLASSIFIED))).tolist():
-                truth.append(int(image.objects.label[place]))
-                predicted.append(int(confident[matching.by[place]]))
-                groups.append(name)
-        rank = 1 + (np.asarray(truth) != np.asarray(predicted)).astype(np.int64)
-        located = Originals(rank, np.asarray(groups), np.asarray(truth), np.asarray(predicted), self._classes)
-        judged = judge_originals(located, len(self._classes), self._seed)
-        return {} if judged is None else judged.order
+_READ_AS = {
+    "transposed": "read as top, left, bottom, right, its boxes find {recall} of the objects: exchange x and y",
+    "sides": "read as left, top, width, height, its boxes find {recall} of the objects: convert them to corners",
+    "corners as sides": "the ground truth has corners where sides are read, or sides where corners are: with width and "
+    "height in place of right and bottom, its boxes find {recall} of the objects",
+    "centres": "read as centre, width and height, its boxes find {recall} of the objects: convert them to corners",
+    "scaled": "scaled by {x:.2g} horizontally and {y:.2g} vertically, and moved, its boxes find {recall} of the "
+    "objects: give them in pixels of the image, before resizing and padding",
+}
 
-    def _sentence(self, check: OriginalsCheck) -> str:
-        """What to say first of a detector; "" if it is sound."""
-        right = check.right
-        recall = (
-            f"recall {0 if right is None or right.value is None else right.value:.0%} on {len(self._images)} originals"
-        )
-        bar = f"where its boxes for other images have {check.chance or 0:.0%}"
-        order = f"{exchange_in_words(check)} Correct the class ids, the order of the classes, or the label map."
-        if check.standing == "sound":
-            return f"R{recall[1:]}, but {order}" if check.order else ""
-        if check.standing == "open":
-            return f"Not shown to be better than chance: {recall}, {bar}. Check {_CAUSES}, or submit more images."
-        return f"Not testable: {recall}, " + (
-            f"because {order} Then submit again." if check.order else f"{bar}. Check {_CAUSES}."
-        )
+
+def _sentence(check: OriginalsCheck, judged: JudgedBoxes, limits: CountingLimits) -> str:
+    """What to say first of a detector; "" if it is sound and its boxes are best as they are."""
+    recall = f"recall {judged.recall.value or 0:.0%} on the {judged.recall.n} originals"
+    bar = f"where its boxes for other images have {judged.chance:.0%}"
+    misread = judged.misread
+    causes = [f"{exchange_in_words(check)} Correct the class ids, the order of the classes, or the label map."]
+    causes = causes if check.order else []
+    if misread is not None:
+        x, y = misread.scale
+        causes.append(f"{_READ_AS[misread.convention].format(recall=f'{misread.recall:.0%}', x=x, y=y)}.")
+    cause = " And ".join(causes)
+    if cause and check.standing != "unsound":
+        return f"R{recall[1:]}, but {cause}"
+    if check.standing == "sound":
+        return ""
+    if check.standing == "open":
+        return f"Not shown to be better than chance: {recall}, {bar}. Check {_CAUSES}, or submit more images."
+    if cause:
+        return f"Not testable: {recall}, because {cause} Then submit again."
+    if check.only:
+        highest = "it returns no box at all" if judged.highest is None else f"its highest score is {judged.highest:.2g}"
+        least = f"{limits.score.min():g}" if len(limits.score) else "0"
+        return f"Not testable: {recall}, since no box has a score from {least} on ({highest}). Check {_CAUSES}."
+    return f"Not testable: {recall}, {bar}. Check {_CAUSES}."
 
 
 def _figures(rows: KindRows, of: Measurement) -> Fields:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from gateway.analysis.certainty import LEVEL, clustered_rate, mean_interval, mean_overlap
 from gateway.analysis.effects import Integers, Scores, differences
 from gateway.analysis.limits import LEAST_SOURCES
-from gateway.analysis.original_masks import JudgedMasks, MaskedOriginals, have_same_shares, judge_masks
+from gateway.analysis.original_masks import SMALL, JudgedMasks, MaskedOriginals, have_same_shares, judge_masks
 from gateway.analysis.segmentation import (
     LEAST_OF_POOLED_CLASS,
     PooledObstacle,
@@ -324,6 +324,12 @@ def _mask_sentence(check: OriginalsCheck, judged: JudgedMasks) -> str:
     bar = f"where a mask of one class, or of chance, has {judged.chance:.0%}"
     if check.standing == "sound":
         return f"M{overlap[1:]}, but {_exchanged(check)}" if check.order else ""
+    if judged.chance > 1 - SMALL:
+        verdict = "Not testable" if check.standing == "unsound" else "Not shown to be better than chance"
+        return (
+            f"{verdict}: {overlap}, because the masks of the ground truth have one class alone, the same in all. Check "
+            "their values, and whether `void` has one that is a class."
+        )
     if check.standing == "open":
         return f"Not shown to be better than chance: {overlap}, {bar}. Check {_CAUSES}, or submit more images."
     if check.order:

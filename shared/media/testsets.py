@@ -49,6 +49,7 @@ _DECODED = ("png", "apng", "jpg", "jpeg", "jpe", "jfif", "pjpeg", "webp", "bmp",
 _OTHERS = ("gif", "heic", "heif", "jp2", "jxl", "psd", "ico", "ppm", "pgm", "tga", "exr", "dng", "cr2", "nef", "arw")
 IMAGE_SUFFIXES = frozenset((*_DECODED, *_OTHERS))
 NO_IMAGE = "no image"
+OTHER_TABLE = "a table that is not used"
 SPREADSHEET = "a spreadsheet; save it as CSV with the columns file and label"
 UNWANTED = "no labels, as the spec says"
 EQUAL = "equal to an image that is used"
@@ -196,7 +197,8 @@ def label_images(
             test_set.labels_from = f"{folders}; {test_set.labels_from}"
         rows = rows or [_row(name, label) for name, label in zip(names, labels, strict=True)]
     for name in (*test_set.tables, *test_set.class_files):
-        test_set.left_out.setdefault(name, NO_IMAGE)
+        test_set.left_out.setdefault(name, OTHER_TABLE if name in test_set.tables else NO_IMAGE)
+    test_set.labels_from += _on_splits(names, known_classes)
     if masks == "none":
         refuse_masks(rows)
     return rows
@@ -262,6 +264,15 @@ def _said(labels: Sequence[str | None], names: Sequence[str]) -> tuple[list[str 
     without = [name for name, label in zip(names, labels, strict=True) if label is None]
     rest = f"; without one: {quote(without, _LISTED)}" if without else ""
     return list(labels), f"labels from the class folders {quote(classes)}{rest}"
+
+
+def _on_splits(names: Sequence[str], known_classes: Collection[str]) -> str:
+    """What to say of images that a model may have been trained on, beside others."""
+    parts = {part for name in names for part in clean_name(name).split("/")[:-1]} - {*known_classes}
+    splits = {part for part in parts if part.lower() in _SPLITS}
+    if len(splits) < 2 or not any(part.lower().startswith("train") for part in splits):
+        return ""
+    return f"; the parts {quote(sorted(splits))} are tested together: leave out what the models were trained on"
 
 
 def _common(paths: Sequence[list[str]]) -> list[str]:

@@ -29,7 +29,7 @@ class ModelVerdict:
     `weakness`: a cell is a weakness. `not settled`: none is, and a cell is a suspected one, or has a drop that
     `is_suspected`. `bounded`: cells were tested, and neither holds. `nothing compared`: no edit was accepted. `too few
     images`: no cell could be tested, and none has a suspected drop. `not testable`: the model is not right on the
-    originals, or nothing else was found and it is not shown to be; `originals` says why.
+    originals, or nothing else was found and it is not shown to be, or it finds nothing there; `originals` says why.
 
     `weaknesses`: the strongest first. `tested` and `untested` are all cells. `unsettled`: cells without a finding whose
     drop `is_suspected`; the first lost the most images, so that one lost image of one does not come before 9 of 10.
@@ -106,7 +106,8 @@ def verdict_of(results: JobResults, of: ModelResults) -> ModelVerdict:
     elif nothing_accepted(results, of.method):
         kind = "nothing compared"
     check = of.originals
-    if check and (check.standing == "unsound" or (kind == "bounded" and not check.lets_pass)):
+    doubtful = kind == "bounded" or (kind == "too few images" and not of.cells and check and check.only)
+    if check and (check.standing == "unsound" or (doubtful and not check.lets_pass)):
         kind = "not testable"
     sentence, share = of.originals.sentence if of.originals else "", _valid_share(results, of)
     largest = max((_loss_limit(effect, beside_share=share is not None) for effect in tested), default=1.0)

@@ -159,13 +159,14 @@ def test_every_setting_can_be_chosen_or_is_fixed() -> None:
     kinds: dict[str, type[BaseSettings]] = dict.fromkeys(("gateway", "worker"), Settings)
     kinds |= {"trainer": TrainerSettings, **dict.fromkeys(MODEL_SERVICES, ServiceSettings)}
     names = {f"CONTRAFACT_{field.upper()}" for kind in kinds.values() for field in kind.model_fields}
-    services = yaml.load(BASE.read_text(encoding="utf-8"), yaml.CSafeLoader)["services"]
+    chosen = {name: f"value of {name}" for name in sorted(names - FIXED)}
+    services = composed(BASE, variables=SECRETS | chosen)["services"]
     for container, kind in kinds.items():
         settings = {f"CONTRAFACT_{field.upper()}" for field in kind.model_fields} - FIXED
         if container != "evaluator-service":
             settings -= {name for name in names if name.startswith("CONTRAFACT_UPLOAD_")} - GATEWAY_SETTINGS
         environment = services[container]["environment"]
-        assert {name for name in settings if f"${{{name}:-" not in environment.get(name, "")} == set(), container
+        assert {name for name in settings if environment.get(name) != chosen[name]} == set(), container
     settings_page = (ROOT / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
     assert {name for name in FIXED if f"`{name}`" not in settings_page} == set()
 

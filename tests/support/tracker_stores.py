@@ -32,19 +32,20 @@ def read_mlflow(uri: str, run_id: str) -> dict[str, object]:
 
 
 def read_wandb(log: Path) -> dict[str, object]:
-    """The log of an offline run: the metrics, and artifacts by type with metadata and file names."""
+    """The log of an offline run: metrics, exit code, and artifacts by type with metadata and file names."""
     from wandb.proto.wandb_internal_pb2 import Record  # an extra
 
-    metrics, artifacts = {}, {}
+    metrics, artifacts, code = {}, {}, None
     for data in _records(log.read_bytes()):
         record = Record.FromString(data)
         for item in record.history.item:
             metrics[item.key or "/".join(item.nested_key)] = json.loads(item.value_json)
+        code = record.exit.exit_code if record.HasField("exit") else code
         artifact = record.artifact if record.HasField("artifact") else record.request.log_artifact.artifact
         if artifact.name:
             files = [entry.path for entry in artifact.manifest.contents]
             artifacts[artifact.type] = {"metadata": json.loads(artifact.metadata), "files": files}
-    return {"metrics": metrics, "artifacts": artifacts}
+    return {"metrics": metrics, "artifacts": artifacts, "exit code": code}
 
 
 def _records(content: bytes) -> Iterator[bytes]:

@@ -121,7 +121,10 @@ def refuse_other_rows(rows: NDArray[np.float64], images: int, classes: int) -> N
         )
     finite = rows[np.isfinite(rows).all(axis=1)]
     if len(finite) and (finite.min() < -1e-6 or not np.allclose(finite.sum(axis=1), 1, atol=SUM_TOLERANCE)):
-        raise InvalidInput('the model returned rows that are not probabilities; set output="logits"')
+        raise InvalidInput(
+            f"the model returned rows that are not probabilities: from {finite.min():.3g} to {finite.max():.3g}, and "
+            f'the first sums to {finite[0].sum():.4g}; set output="logits" if they are logits, else let each sum to 1'
+        )
 
 
 def _examine(model: LoadedModel, images: Sequence[Pixels], answers: Sequence[Answer]) -> None:

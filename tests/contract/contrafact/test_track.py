@@ -174,6 +174,29 @@ def test_a_run_of_mlflow_that_cannot_be_filled_has_failed(tmp_path: Path) -> Non
     assert program(tmp_path, "-c", UNSENDABLE, uri).splitlines()[-1] == "['FAILED', 'FAILED']"
 
 
+FAILS_FIRST = """
+from contrafact.tracked_job import TrackedData, TrackedJob
+from contrafact.wandb_tracker import log_to_wandb
+data = TrackedData("data", "d" * 36, "", 0, b"")
+metrics = {"m/lance/車/effect": 1.0, "m/lance/船/effect": 2.0}
+for content in ("no bytes", b"bytes"):
+    try:
+        log_to_wandb(TrackedJob("job", {}, metrics, {"report.html": content}, data))
+    except TypeError as error:
+        print(error)
+"""
+
+
+@pytest.mark.slow
+@NEEDS_WANDB
+def test_a_run_of_wandb_that_cannot_be_filled_has_failed_and_the_next_one_has_not(tmp_path: Path) -> None:
+    assert "bytes" in program(tmp_path, "-c", FAILS_FIRST)
+    logs = sorted(tmp_path.glob("wandb/offline-run-*/*.wandb"), key=lambda log: log.stat().st_mtime_ns)
+    stored = [read_stored(tmp_path, "wandb", log) for log in logs]
+    assert [run["exit code"] for run in stored] == [1, 0]
+    assert [stored[1]["metrics"][f"m/lance/{name}/effect"] for name in "車船"] == [1.0, 2.0]
+
+
 @pytest.mark.slow
 @NEEDS_WANDB
 def test_an_offline_run_of_wandb(gateway: Gateway, tracked: TrackedJob, tmp_path: Path) -> None:

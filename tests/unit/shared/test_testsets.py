@@ -60,6 +60,25 @@ def test_an_image_beside_the_class_folders_takes_no_label_from_the_others() -> N
     assert "no labels: 'set/cover.png'" in lines[-1]
 
 
+def test_parts_that_models_are_trained_on_are_not_tested_without_a_word() -> None:
+    """The pictures of `train` were tested with the others, where a model is right because it knows them."""
+    names = [f"{part}/{label}/{part}.png" for part in ("train", "val", "test") for label in ("bus", "car")]
+    labels, lines = labelled(names)
+    assert labels == ["bus", "car"] * 3
+    assert "'test', 'train', 'val' are tested together" in lines[-1]
+    for others in (["val/bus/1.png", "test/car/2.png"], ["train/1.png", "bus/2.png"], ["train/bus/1.png"]):
+        assert "together" not in labelled(others, known=("bus", "car", "train"))[1][-1]
+
+
+def test_a_table_that_is_not_used_is_called_one() -> None:
+    """It was called "no image", beside a table whose labels are others."""
+    images = ["1.png", "2.png"]
+    tables = {"metadata.csv": "file_name,label\n1.png,bus\n2.png,car", "labels.csv": "file,label\n1.png,car\n2.png,bus"}
+    labels, lines = labelled(images, tables)
+    assert labels == ["bus", "car"]
+    assert "a table that is not used: 'labels.csv'" in lines[1]
+
+
 @pytest.mark.parametrize(
     ("names", "labels"),
     [

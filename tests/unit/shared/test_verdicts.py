@@ -103,6 +103,15 @@ def test_exchanged_classes_let_no_model_pass_and_findings_of_an_untestable_one_a
     assert weak.model_copy(update={"originals": unsound}).findings == []
 
 
+def test_a_detector_that_finds_nothing_is_not_told_to_bring_more_images() -> None:
+    """Without ground truth there is no cell then, and the verdict was "too few images"."""
+    check = OriginalsCheck(standing="open", only="nothing", sentence="It detects nothing.")
+    figures = job_results(results("dillema").model_copy(update={"originals": check}))
+    assert verdict_of(figures, figures.results[0]).kind == "not testable"
+    few = job_results(results("dillema", cell("night", -10, 5)).model_copy(update={"originals": check}))
+    assert verdict_of(few, few.results[0]).kind == "too few images"
+
+
 def test_accepted_edits_whose_arms_are_all_refused_are_nothing_compared() -> None:
     """The verdict was "too few images", and the advice to bring more."""
     figures = job(accepted=9)

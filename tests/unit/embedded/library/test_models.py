@@ -134,6 +134,23 @@ def test_labels_are_certain_predictions() -> None:
         assert np.array_equal(in_process(model).run(IMAGES), [[0, 1]] * 3)
 
 
+def test_a_function_may_change_its_images_and_reuse_its_array() -> None:
+    """The next batch overwrote the answers of this one, and an image that was drawn on was tested so."""
+    answers = np.zeros((len(IMAGES), 2))
+
+    def predict(images: list[Pixels]) -> NDArray[np.float64]:
+        for row, image in zip(answers, images, strict=False):
+            row[:] = [1 - bright(image), bright(image)]
+            image[:] = 0
+        return answers[: len(images)]
+
+    model, images = in_process(predict), [image.copy() for image in IMAGES]
+    first = model.predict(images)
+    model.predict([255 - image for image in images])
+    assert np.array_equal(first, EXPECTED)
+    assert np.array_equal(images, IMAGES)
+
+
 def test_a_module_predicts_in_evaluation_mode_and_keeps_its_own() -> None:
     for module in (Brightness().train(), MaiteModule().train()):
         frozen = torch.nn.BatchNorm2d(3).eval()
@@ -249,6 +266,8 @@ def test_two_calls_never_share_recorded_predictions() -> None:
         (lambda images: 1 / 0, "ZeroDivisionError"),
         (lambda images: ["grey"] * len(images), "grey"),
         (lambda images: [[True, True]] * len(images), "not probabilities"),
+        (lambda images: [[70.0, 30.0]] * len(images), "sums to 100"),
+        (lambda images: np.array([bright(image) for image in images]), "1 − p and p"),
         (lambda images: {"out": by_arrays(images)}, "a dict of 'out'"),
         (lambda images: (by_arrays(images), [0.5]), "a tuple that is no array"),
     ],

@@ -16,7 +16,7 @@ from gateway.kinds.classification import (
 )
 from gateway.kinds.originals import HeldLabels
 from gateway.kinds.rows import PredictionRow
-from gateway.kinds.segmentation import check_unlabelled_masks
+from gateway.kinds.segmentation import SEGMENTATION, SegmentedOriginals, check_unlabelled_masks
 from shared.schemas.metrics import OriginalsCheck, OriginalsStanding
 
 
@@ -49,6 +49,22 @@ def test_without_masks_a_segmenter_of_one_fixed_layout_shows_nothing() -> None:
     assert check is not None
     assert (check.standing, check.only) == ("open", "")
     assert check_unlabelled_masks(fixed + np.outer(np.arange(20) % 2, [1, -1, 0]), ("sky", "road")) is None
+
+
+def test_masks_of_one_class_are_said_to_be_the_cause() -> None:
+    """The classes of binary masks were 0 and 255, and 255 was void: the sentence said "chance has 100 %"."""
+    for share, standing in ((0.5, "unsound"), (1.0, "open")):
+        judge = SegmentedOriginals(["road", "car"], "labelled", seed=1)
+        truth = np.zeros((8, 8), np.uint8)
+        for group in range(14):
+            predicted = (np.arange(64).reshape(8, 8) >= 64 * share).astype(np.uint8)
+            scored = SEGMENTATION.judge(np.roll(predicted, group), truth, ["road", "car"])
+            judge.add(group, PredictionRow(group, "", None, "m", *scored[:2], None, scored.scores, scored.detail))
+        check = judge.check()
+        assert check is not None
+        assert (check.standing, check.lets_pass) == (standing, False)
+        assert "one class alone" in check.sentence
+        assert "`void`" in check.sentence
 
 
 def hint(probabilities: Integers, truth: Integers) -> str:
