@@ -18,6 +18,7 @@ from shared.schemas.studies import StudyRequest, StudyResults
 ORIGINALS = "originals"  # in place of a method: all originals
 NO_STUDY = "no study has asked this"
 NO_STUDY_BY_FACTOR = "no study with --per-factor has asked this"
+REVIEW_FIRST = "review accepted images first"
 NO_REPAIR = "retrain with --repair"
 
 
@@ -259,7 +260,19 @@ def valid_of_flipped(method: str, model: str) -> Reader:
 
     def read(measured: Measured) -> str:
         valid = _valid(measured, method, model)
-        return "review accepted images first" if valid is None else f"{percent(valid.value, 1)} by reviews"
+        return REVIEW_FIRST if valid is None else f"{percent(valid.value, 1)} by reviews"
+
+    return read
+
+
+def failed(method: str) -> Reader:
+    """How many of the randomly reviewed accepted images people find to be failures (LANCE, figure 12)."""
+
+    def read(measured: Measured) -> str:
+        entry = next((entry for entry in measured.results.reviews if entry.method == method), None)
+        if entry is None or not entry.by_lot:
+            return REVIEW_FIRST
+        return f"{sum(failure.share.count for failure in entry.failures)} of {entry.by_lot:,} reviewed"
 
     return read
 

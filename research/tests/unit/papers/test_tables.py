@@ -187,6 +187,7 @@ def test_lances_numbers_stand_beside_those_of_the_job() -> None:
     assert rows["ResNet-50, original, acc@5"][1].startswith("80 % (160/200;")
     assert rows["ResNet-50, LANCE, Δacc@1"] == ("-5.8", "-10.0"), "equation 3 compares with all originals"
     assert rows["FID, LANCE"] == ("55.4", "KID × 1000: 3.0 ± 1.0")
+    assert rows["of these left out by hand"] == ("8", "0 of 40 reviewed")
     assert rows["edits of captions, subject"] == ("6.2k", "1,234")
     assert rows["realism, 1 to 5, overall"] == ("4.2±0.5", "4.2 (4.0–4.5), n = 50")
     assert rows["realism, 1 to 5, domain"] == ("3.9±0.8", "3.9 (3.1–4.7), n = 10")
