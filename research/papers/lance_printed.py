@@ -60,7 +60,7 @@ _FID = {"reconstruction": "13.6", "lance-r": "51.6", "lance": "55.4"}  # figure 
 _PERPLEXITY = {ORIGINALS: "17.1", "reconstruction": "17.5", "lance-r": "18.3", "lance": "18.6"}  # figure 4
 _PROPOSED = ("6.2k", "4.8k", "7.1k", "3.4k", "14.1k")  # table 1, of LLaMA-7B's 35k, by TYPES
 # Tables 3 and 4, by TYPES, then overall.
-TABLE_3 = {
+_TABLE_3 = {
     "success of caption edits": ("92 %", "84 %", "82 %", "98 %", "92 %", "89 %"),
     "precision of the text filter": ("99.0 %", "100 %", "92.9 %", "100 %", "94.1 %", "97.2 %"),
     "recall of the text filter": ("97.0 %", "96.0 %", "98.9 %", "100 %", "100 %", "98.4 %"),
@@ -121,7 +121,7 @@ PRINTED: tuple[Printed, ...] = (
     Printed("Section 4.2", "of these left out by hand", "8", failed("lance")),
     *(
         number
-        for what, figures in TABLE_3.items()
+        for what, figures in _TABLE_3.items()
         for number in [
             *_by_type("Table 3", what, figures[:5], lambda factor: BY_HAND),
             Printed("Table 3", f"{what}, overall", figures[5], BY_HAND),
