@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tarfile
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -22,7 +24,7 @@ from contrafact.testset_files import LocalSet, NamedPath, gather
 from shared.media.archives import is_archive_file
 from shared.media.class_names import read_label_map
 from shared.media.testsets import UNWANTED, distinct, images_to_look_at
-from shared.problems import InvalidInput, Problem, TooLarge
+from shared.problems import InvalidInput, Malformed, Problem, TooLarge
 from shared.schemas.boxes import BoxSpec
 from shared.schemas.designs import DesignKind
 from shared.schemas.jobs import JobDetail, JobRequest, JobSpec, ManifestImage, MethodChoice, MethodInfo
@@ -121,24 +123,79 @@ def submit_job(
     Images with masks or boxes are sent as one archive, because a separate upload of a mask would lose its palette
     indices, and boxes lie in files of many formats. `boxes`: files and folders of them, if not beside the images.
     Without a `key`, the idempotency key is derived from the request: repeating a command whose reply was lost returns
-    the same job. A design, which may refuse its budget, is planned before single files are uploaded. Raises ValueError
+    the same job. A design, which may refuse its budget, is planned before anything is uploaded. Raises ValueError
     for contradictory options, and `shared.problems.Problem`.
     """
+    limited = spec.design == "adaptive" or spec.budget is not None
     with _archive_of(paths, spec, boxes, console) as archive:
         if archive is not None:
+            if limited:
+                _refuse_small_budget(client, spec, paths, labels, known_classes, console)
             manifest = None if labels is None else labels.read_bytes()
             key = key or _key_of_archive(spec, archive, manifest)
             with show_upload(console, archive.name, archive.stat().st_size) as progress:
                 detail = client.create_from_archive(spec, archive, manifest, key, progress)
             _print_lines(console, client.plan_of(detail.id).test_set)
             return detail
-    local = gather(paths)
-    if spec.design == "adaptive" or spec.budget is not None:
+    local, planned = gather(paths), None
+    if limited:
         digests = _usable(local, partial(_check, pixels={}), "reading", console)
-        client.plan(_request(spec, local, digests, labels, known_classes))
+        planned = client.plan(_request(spec, local, digests, labels, known_classes))
     request = _request(spec, local, _usable(local, client.upload, "uploading", console), labels, known_classes)
-    _print_lines(console, _lines(request, local))
+    _print_lines(console, _lines(request, local, planned))
     return client.create(request, key or _derived_key(request.model_dump_json(exclude_unset=True)))
+
+
+def _refuse_small_budget(
+    client: Client,
+    spec: JobSpec,
+    paths: Sequence[Path],
+    labels: Path | None,
+    known_classes: Collection[str],
+    console: Console,
+) -> None:
+    """Raise InvalidInput if the budget is too small for an archive's images, before it is uploaded.
+
+    The gateway alone reads masks and boxes, so the plan is asked for without ground truth: of all images, or of half of
+    them where each may have a mask. An adaptive job is planned if its labels can be read here; one of compose is not.
+    """
+    has_masks = spec.masks is not None or spec.object_masks
+    if (has_masks and spec.design == "adaptive") or any(method.name == "compose" for method in spec.methods or ()):
+        return
+    with _unpacked(paths) as folders:
+        local = gather(folders)
+        digests = _usable(local, partial(_check, pixels={}), "reading", console)
+        if spec.design == "adaptive":
+            try:
+                request = _request(spec, local, digests, labels, known_classes)
+            except Problem:  # of the labels, which the gateway will find or refuse
+                return
+        else:
+            images = list(dict.fromkeys(digest for digest in digests if digest))
+            images = images[: -(-len(images) // 2)] if has_masks else images
+            bare = {"ground_truth": "none", "masks": None, "object_masks": False, "boxes": None, "group_by": "image"}
+            fields = spec.model_copy(update=bare).model_dump(exclude_unset=True)
+            request = JobRequest(**fields, images=[ManifestImage(digest=digest) for digest in images])
+    client.plan(request)
+
+
+@contextmanager
+def _unpacked(paths: Sequence[Path]) -> Iterator[Sequence[Path]]:
+    """The paths; or a temporary folder with the files of the one archive. Raises Malformed for an unreadable one."""
+    if not is_one_archive(paths):
+        yield paths
+        return
+    with tempfile.TemporaryDirectory() as directory:
+        try:
+            if zipfile.is_zipfile(paths[0]):
+                with zipfile.ZipFile(paths[0]) as members:
+                    members.extractall(directory)
+            else:
+                with tarfile.open(paths[0]) as stream:
+                    stream.extractall(directory, filter="data")
+        except (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error) as error:
+            raise Malformed(f"{paths[0]} cannot be unpacked: {error}") from error
+        yield [Path(directory)]
 
 
 def _key_of_archive(spec: JobSpec, archive: Path, manifest: bytes | None) -> str:
@@ -177,7 +234,7 @@ def plan_job(
     if sampled.design.chosen_by:
         request = request.model_copy(update={"design": sampled.design.kind, "methods": sampled.methods})
     plan = client.plan(request)
-    known = {"test_set": _lines(request, local), "outside_domain": sampled.outside_domain}
+    known = {"test_set": _lines(request, local, plan), "outside_domain": sampled.outside_domain}
     return plan.model_copy(update={**known, "design": sampled.design} if sampled.design.chosen_by else known)
 
 
@@ -264,10 +321,13 @@ def _print_lines(console: Console, lines: Sequence[str]) -> None:
         console.print(f"test set  {line}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _lines(request: JobRequest, local: LocalSet) -> list[str]:
-    """What is used of the test set, what is left out, and where labels come from."""
+def _lines(request: JobRequest, local: LocalSet, planned: JobPlan | None = None) -> list[str]:
+    """What is used of the test set, what is left out here and by the gateway's plan, and where labels come from."""
     labelled = 0 if request.ground_truth == "none" else sum(image.label is not None for image in request.images)
-    return local.test_set.lines(len(request.images), labelled)
+    lines = local.test_set.lines(len(request.images), labelled)
+    if planned is None or planned.images == len(request.images):
+        return lines
+    return [planned.test_set[0], *planned.test_set[1:-1], *lines[1:]]
 
 
 def upload_images(client: Client, files: Sequence[NamedPath], console: Console) -> list[str]:

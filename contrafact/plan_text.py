@@ -79,7 +79,9 @@ def grouping(job_plan: JobPlan) -> list[str]:
     """Lines on groups of images: their number, names that look like frames of sequences, and equal images."""
     lines = []
     if job_plan.groups is not None:
-        lines.append(f"groups    {job_plan.groups}; the images of a group count as one")
+        adaptive = job_plan.design.kind == "adaptive"
+        one = "an adaptive job takes one image of each" if adaptive else "the images of a group count as one"
+        lines.append(f"groups    {job_plan.groups}; {one}")
     elif job_plan.look_like_sequences:
         folders = (
             "or use --group-by folder" if job_plan.folders_suffice else "and bring 12 or more sequences of a class"

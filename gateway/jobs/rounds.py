@@ -178,9 +178,23 @@ def _steer(plan: Plan, sources: Sequence[SourceFile]) -> list[JobMethod]:
     usable = [source for source in sources if not source.failure]
     if any(source.label is None for source in usable):
         raise InvalidInput("an adaptive design needs the class of every image; label them, or choose a balanced one")
-    if any(source.group is not None for source in usable):
-        raise InvalidInput("an adaptive design takes no groups of images; choose a balanced one")
     return plan.methods
+
+
+def one_of_each_group(sources: Sequence[SourceFile], seed: int) -> list[SourceFile]:
+    """One source image of each group, a usable one if there is any; those without a group are all kept.
+
+    So the images of an adaptive job are independent, and one by one they enter its tests.
+    """
+    by_group: dict[str, list[int]] = {}
+    for position, source in enumerate(sources):
+        if source.group is not None:
+            by_group.setdefault(source.group, []).append(position)
+    kept = set[int]()
+    for name, positions in by_group.items():
+        order = seeded_order(positions, seed, "group", name)
+        kept.add(min(order, key=lambda position: bool(sources[position].failure)))
+    return [source for position, source in enumerate(sources) if source.group is None or position in kept]
 
 
 def seeded_order(positions: Sequence[int], seed: int, *parts: str) -> list[int]:

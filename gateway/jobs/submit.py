@@ -32,7 +32,7 @@ from gateway.jobs.designs import with_design, with_design_kind
 from gateway.jobs.domain import SampledImages, outside_domain, small_copy
 from gateway.jobs.model_choice import class_lists
 from gateway.jobs.plans import PlannedJob, describe_plan
-from gateway.jobs.rounds import planned_rounds
+from gateway.jobs.rounds import one_of_each_group, planned_rounds
 from gateway.jobs.sequences import PlannedImage
 from gateway.jobs.task_description import protected_classes
 from gateway.kinds import KINDS
@@ -52,6 +52,7 @@ from shared.schemas.plans import JobPlan
 from shared.service.endpoints import Services
 
 CAPTIONED = 6  # images, for the proposal of values
+REPEATED_GROUP = "another image of its group is used, since an adaptive job takes one of each"
 OF_REQUEST = "labels are those that the request has for each image"
 
 
@@ -140,6 +141,8 @@ def _prepare(
             jobs.find(session, owner, spec.parent)
     spec = with_design_kind(spec, job_plan.methods, context.profile.defaults.design)
     intake = _label(read.intake, submission, job_plan)
+    if spec.design == "adaptive":
+        intake = _one_of_each_group(intake, spec.seed)
     sources = intake.sources
     job_plan = replace(job_plan, classes=intake.test_set.classes or job_plan.classes)
     usable = sum(not source.failure for source in sources)
@@ -376,6 +379,14 @@ def _label(intake: Intake, submission: Submission, job_plan: Plan) -> Intake:
     identities, labels = [_identity(source) for source in sources], [_comparable(source) for source in sources]
     names = [source.name or (identity or "")[:12] for source, identity in zip(sources, identities, strict=True)]
     return Intake([sources[position] for position in distinct(test_set, names, identities, labels)], test_set)
+
+
+def _one_of_each_group(intake: Intake, seed: int) -> Intake:
+    """The test set without the images whose group has another one in the job."""
+    sources = one_of_each_group(intake.sources, seed)
+    kept = set(map(id, sources))
+    others = {source.name or source.upload[:12]: REPEATED_GROUP for source in intake.sources if id(source) not in kept}
+    return Intake(sources, replace(intake.test_set, left_out={**intake.test_set.left_out, **others}))
 
 
 def _identity(source: SourceFile) -> str | None:

@@ -81,7 +81,7 @@ def write(client: Client, kit: Kit, job: JobDetail, results: JobResults, options
         results,
         distances=distances(client, edits, options.features) if edits and options.features else {},
         proposed=Counter((edit.method, change.factor) for edit in edits for change in edit.changes),
-        studies=[client.study_results(study.id) for study in client.studies(job.id).studies],
+        studies=[(study.request, client.study_results(study.id)) for study in client.studies(job.id).studies],
         hours=seconds_of(job) / 3600,
     )
     page = options.out / "tables.md"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from research.papers.printed import (
     ORIGINALS,
     Printed,
+    Reader,
     all_or_none,
     answered,
     cannot,
@@ -27,12 +28,17 @@ _TABLE_I = {  # error in per cent, on the original test suite and on DILLEMA's
     "dillema-resnet-50": ("2.55", "45.47"),
     "dillema-resnet-152": ("1.47", "42.33"),
 }
-_FIGURE_5 = {  # question of a study: what, share kept, questions, discarded without consensus
+_FIGURE_5 = {  # element of a study: what, share kept, questions, discarded without consensus
     "road": ("roads kept", "98.9 %", 100, 7),
     "vehicle": ("vehicles kept", "100.0 %", 25, 1),
     "pedestrian": ("pedestrians kept", "84.6 %", 15, 2),
 }
 _FIGURE_6 = {"sidewalk": ("97 %", "38 %"), "road": ("99 %", "90 %"), "vehicle": ("97 %", "87 %")}
+
+
+def _kept(element: str) -> Reader:
+    return answered("label_kept", METHOD, element=element)
+
 
 IMAGENET: tuple[Printed, ...] = (
     *(
@@ -70,8 +76,8 @@ IMAGENET: tuple[Printed, ...] = (
 
 ROADS: tuple[Printed, ...] = (
     *(
-        Printed("Figure 5", f"{what} ({asked} questions, {lost} discarded)", share, answered(question, METHOD))
-        for question, (what, share, asked, lost) in _FIGURE_5.items()
+        Printed("Figure 5", f"{what} ({asked} questions, {lost} discarded)", share, _kept(element))
+        for element, (what, share, asked, lost) in _FIGURE_5.items()
     ),
     *(
         Printed("Figure 6", f"{name}, right, {of}", share, class_found(METHOD, name, originals=of == "originals"))

@@ -13,21 +13,26 @@ from shared.schemas.effects import Estimate, MeanOverlap, Rate
 from shared.schemas.metrics import Accuracy, PaperMetrics, SegmentationScores
 from shared.schemas.repairs import ArmFigures, RepairView, SetName
 from shared.schemas.results import JobResults, ModelResults
-from shared.schemas.studies import StudyResults
+from shared.schemas.studies import StudyRequest, StudyResults
 
 ORIGINALS = "originals"  # in place of a method: all originals
 NO_STUDY = "no study has asked this"
+NO_STUDY_BY_FACTOR = "no study with --per-factor has asked this"
+REVIEW_FIRST = "review accepted images first"
 NO_REPAIR = "retrain with --repair"
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a kit has measured. `distances`: KID by method, as text. `proposed`: edits by method and factor."""
+    """What a kit has measured. `distances`: KID by method, as text. `proposed`: edits by method and factor.
+
+    `studies`: the newest first.
+    """
 
     results: JobResults
     distances: Mapping[str, str] = field(default_factory=dict)
     proposed: Mapping[tuple[str, str], int] = field(default_factory=dict)
-    studies: Sequence[StudyResults] = ()
+    studies: Sequence[tuple[StudyRequest, StudyResults]] = ()
     repairs: Sequence[RepairView] = ()
     hours: float | None = None
 
@@ -222,18 +227,25 @@ def hours(method: str) -> Reader:
     return read
 
 
-def answered(question: str, method: str) -> Reader:
-    """What people answered to a question of a study: a mean, or the share of items with a consensus for yes."""
+def answered(question: str, method: str, factor: str = "", element: str | None = None) -> Reader:
+    """What people answered to a question of a study: a mean, or the share of items with a consensus for yes.
+
+    `factor`: of the edits of one factor, in a study by factors. `element`: in a study of that class alone.
+    """
+    where = (question, method, factor)
 
     def read(measured: Measured) -> str:
         figures = [
             figures
-            for study in measured.studies
+            for request, study in measured.studies
             for figures in study.figures
-            if (figures.question, figures.method) == (question, method) and figures.items
+            if request.element == element
+            and request.sample == "accepted"
+            and (figures.question, figures.method, figures.factor) == where
+            and figures.items
         ]
         if not figures:
-            return NO_STUDY
+            return f"no study with --element {element}" if element else NO_STUDY_BY_FACTOR if factor else NO_STUDY
         newest = figures[0]
         if newest.mean is not None:
             return f"{estimate(newest.mean, 1)}, n = {newest.items}"
@@ -248,7 +260,19 @@ def valid_of_flipped(method: str, model: str) -> Reader:
 
     def read(measured: Measured) -> str:
         valid = _valid(measured, method, model)
-        return "review accepted images first" if valid is None else f"{percent(valid.value, 1)} by reviews"
+        return REVIEW_FIRST if valid is None else f"{percent(valid.value, 1)} by reviews"
+
+    return read
+
+
+def failed(method: str) -> Reader:
+    """How many of the randomly reviewed accepted images people find to be failures (LANCE, figure 12)."""
+
+    def read(measured: Measured) -> str:
+        entry = next((entry for entry in measured.results.reviews if entry.method == method), None)
+        if entry is None or not entry.by_lot:
+            return REVIEW_FIRST
+        return f"{sum(failure.share.count for failure in entry.failures)} of {entry.by_lot:,} reviewed"
 
     return read
 

@@ -15,7 +15,7 @@ from embedded.run import run_embedded
 from shared.media.images import encode
 from shared.schemas.service import SERVICES
 from tests.support.command_line import contrafact
-from tests.support.small_services import DETECTOR, SmallServices, serve
+from tests.support.small_services import DETECTOR, ROAD_CLASSES, SEGMENTER, SmallServices, serve
 
 SUBMIT = ["--task", "detect the vehicles", "--model", DETECTOR, "--method", "dillema", "--set", "steps=2"]
 WIDTH, HEIGHT = 40, 30
@@ -84,3 +84,26 @@ def test_what_is_wrong_with_boxes_is_said_in_options(url: str, testset: Path, tm
     ):
         code = 2 if "--score" in options or testset / "images" in options else 3
         assert words in contrafact(url, "submit", testset, *SUBMIT, *options, code=code)[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("truth", ["boxes", "masks"])
+def test_a_budget_is_compared_with_the_images_alone_before_they_are_sent(url: str, testset: Path, truth: str) -> None:
+    """Three images cost 6 renderings: an edit and a null arm each. Masks lie beside them as images do."""
+    options: list[object] = ["--task", "look at the street", "--method", "dillema", "--set", "steps=2"]
+    options += ["--design", "balanced", "--value", "weather=fog"]
+    if truth == "masks":
+        shutil.rmtree(testset / "labels")
+        (testset / "masks").mkdir()
+        for number in range(3):
+            mask = np.full((HEIGHT, WIDTH), number % 2, np.uint8)
+            (testset / f"masks/{number}.png").write_bytes(encode(mask))
+        classes = [{"name": name, "index": index} for index, name in enumerate(ROAD_CLASSES)]
+        (testset / "classes.json").write_text(json.dumps({"classes": classes}))
+        options += ["--model", SEGMENTER, "--masks", testset / "classes.json"]
+    else:
+        options += ["--model", DETECTOR]
+    stderr = contrafact(url, "submit", testset, *options, "--budget", "5", code=3)[1]
+    assert "`budget` is 5" in stderr
+    assert "images.zip" not in stderr, "the display of the upload names the archive"
+    assert contrafact(url, "submit", testset, *options, "--budget", "6")[0].strip()

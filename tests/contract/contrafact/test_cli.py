@@ -190,6 +190,30 @@ def test_a_budget_that_is_too_small_is_refused_before_the_upload(url: str, tests
     assert httpx.head(f"{url}/images/{hashlib.sha256(unseen).hexdigest()}").status_code == 404
 
 
+@pytest.mark.parametrize("kind", ["zip", "gztar"])
+@pytest.mark.parametrize("design", ["balanced", "adaptive"])
+def test_a_budget_that_is_too_small_is_refused_before_an_archive_is_sent(
+    url: str, testset: Path, tmp_path: Path, kind: str, design: str
+) -> None:
+    archive = shutil.make_archive(str(tmp_path / "packed"), kind, testset.parent, testset.name)
+    stderr = contrafact(url, "submit", archive, *TASK, "--design", design, "--budget", "4", code=3)[1]
+    assert "budget" in stderr
+    assert "packed" not in stderr, "the display of the upload names the archive"
+
+
+@pytest.mark.slow
+def test_an_adaptive_job_takes_one_image_of_each_group(url: str, testset: Path) -> None:
+    """Groups were refused: the mean of a group changes as long as images of it are rendered."""
+    options = ["--design", "adaptive", "--value", "weather=night", "--group-by", "folder", "--dry-run", "--json"]
+    for folder in ("car", "bus"):
+        (testset / folder / "two").mkdir()
+        for number in range(3):
+            (testset / folder / "two" / f"{number}.png").write_bytes(picture(200 + number + 10 * (folder == "bus")))
+    plan = json.loads(contrafact(url, "submit", testset, *TASK, *options)[0])
+    assert (plan["images"], plan["groups"]) == (4, 4)
+    assert any("another image of its group" in line for line in plan["test_set"])
+
+
 def test_files_that_are_no_images_are_left_out_and_named(url: str, testset: Path) -> None:
     for name in ("bad.png", "worse.png"):
         (testset / "bus" / name).write_bytes(b"junk")

@@ -14,7 +14,7 @@ from shared.schemas.effects import EditCluster, Estimate, Interval, MeanOverlap,
 from shared.schemas.metrics import Accuracy, AllOrNone, PaperMetrics, SegmentationScores
 from shared.schemas.repairs import ArmFigures, Paired, RepairResult, SetFigures
 from shared.schemas.results import FlippedReviews, HowMade, JobResults, MethodReviews, ModelResults
-from shared.schemas.studies import QuestionFigures, StudyResults
+from shared.schemas.studies import QuestionFigures, StudyRequest, StudyResults
 from tests.support.repair_views import finished_repair
 
 MODEL = "lance-resnet-50"
@@ -99,8 +99,8 @@ def figures(method: str, model: str) -> ModelResults:
     )
 
 
-def study_results(*answers: QuestionFigures) -> StudyResults:
-    return StudyResults(
+def study_results(*answers: QuestionFigures, element: str | None = None) -> tuple[StudyRequest, StudyResults]:
+    return StudyRequest(element=element), StudyResults(
         study="s", job="j", items=50, complete=50, raters=[], dropped_controls=[], agreement={}, figures=[*answers]
     )
 
@@ -174,11 +174,12 @@ def test_table_i_has_errors_on_all_originals_and_both_shares_of_valid_images() -
 
 def test_lances_numbers_stand_beside_those_of_the_job() -> None:
     study = QuestionFigures(question="realism", method="lance", items=50, mean=Estimate(value=4.25, low=4.0, high=4.5))
+    domain = study.model_copy(update={"factor": "domain", "items": 10, "mean": Estimate(value=3.9, low=3.1, high=4.7)})
     measured = Measured(
         results("reconstruction", "lance-r", "lance"),
         distances={"lance": "3.0 ± 1.0"},
         proposed={("lance", "subject"): 1234},
-        studies=[study_results(study)],
+        studies=[study_results(study, domain)],
     )
     rows = beside(PRINTED, measured)
     paper, here = rows["ResNet-50, LANCE, acc@1"]
@@ -186,8 +187,11 @@ def test_lances_numbers_stand_beside_those_of_the_job() -> None:
     assert rows["ResNet-50, original, acc@5"][1].startswith("80 % (160/200;")
     assert rows["ResNet-50, LANCE, Δacc@1"] == ("-5.8", "-10.0"), "equation 3 compares with all originals"
     assert rows["FID, LANCE"] == ("55.4", "KID × 1000: 3.0 ± 1.0")
+    assert rows["of these left out by hand"] == ("8", "0 of 40 reviewed")
     assert rows["edits of captions, subject"] == ("6.2k", "1,234")
     assert rows["realism, 1 to 5, overall"] == ("4.2±0.5", "4.2 (4.0–4.5), n = 50")
+    assert rows["realism, 1 to 5, domain"] == ("3.9±0.8", "3.9 (3.1–4.7), n = 10")
+    assert rows["realism, 1 to 5, object"][1] == "no study with --per-factor has asked this"
     assert rows["fidelity, 1 to 5, overall"][1] == "no study has asked this"
     assert rows["CLIP, LANCE, acc@1"] == ("48.27 %", "–"), "a model that the job does not have"
 
@@ -206,6 +210,15 @@ def test_dillemas_numbers_stand_beside_those_of_the_job() -> None:
     assert rows["labels kept where ResNet18 fails (100 images)"] == ("82.7 %", "82.7 % by reviews")
     assert rows["mean error, DILLEMA"] == ("47.0 %", "–"), "a mean of three models, of which the job has one"
     assert rows["ResNet18 retrained, originals, points"] == ("+20.19", "retrain with --repair")
+
+
+def test_a_study_of_one_element_stands_beside_figure_5_and_not_beside_all_labels() -> None:
+    kept = QuestionFigures(question="label_kept", method="dillema", items=15, decided=wilson(11, 13), no=2, undecided=2)
+    measured = Measured(results("dillema"), studies=[study_results(kept, element="pedestrian")])
+    rows = beside(ROADS, measured)
+    assert rows["pedestrians kept (15 questions, 2 discarded)"][1].startswith("85 % (11/13;")
+    assert rows["roads kept (100 questions, 7 discarded)"][1] == "no study with --element road"
+    assert beside(IMAGENET, measured)["labels kept (300 images)"][1] == "no study has asked this"
 
 
 def test_retraining_shows_the_pixels_of_pedestrians_that_are_found() -> None:

@@ -131,8 +131,12 @@ def work_until_done(site: Site, job: str = "job") -> None:
 
 @pytest.mark.slow
 @ON_SQLITE
-def test_rounds_follow_each_other_within_the_budget(site: Site) -> None:
+@pytest.mark.parametrize("grouped", [False, True])
+def test_rounds_follow_each_other_within_the_budget(site: Site, grouped: bool) -> None:
     add_adaptive_job(site)
+    with site.sessions.begin() as session:
+        for number, image in enumerate(site.images() if grouped else ()):  # one image of each, as such a job takes
+            session.merge(image).group_name = f"video {number}"
     work_until_done(site)
     rounds = rounds_of_job(site)
     assert [plan.number for plan in rounds] == list(range(len(rounds)))

@@ -22,6 +22,7 @@ from gateway.jobs.rounds import (
     cost_of_image,
     first_images,
     first_round,
+    one_of_each_group,
     other_images,
     rendered_by,
     renderings_of_design,
@@ -118,6 +119,18 @@ def test_a_first_round_of_fewer_than_four_images_is_refused() -> None:
     assert {len(place.images) for place in screened(METHODS["own arms"], 96).places} == {4}
     with pytest.raises(InvalidInput, match="budget"):
         screened(METHODS["own arms"], 95)
+
+
+def test_one_usable_image_of_each_group_is_taken_and_all_without_one() -> None:
+    kept = KeptImage("0" * 64, "0" * 64, 8, 8, 1)
+    sources = [SourceFile(f"{n}.png", "car", kept if n % 4 else None, group=f"video {n // 8}") for n in range(32)]
+    sources += [SourceFile("alone.png", "car", kept), SourceFile("bad.png", "car", None, "broken", group="only this")]
+    broken = [s if s.image else SourceFile(s.name, s.label, None, "broken", group=s.group) for s in sources]
+    taken = one_of_each_group(broken, seed=1)
+    assert [source.group for source in taken] == [*(f"video {n}" for n in range(4)), None, "only this"]
+    assert [source.name for source in taken if source.failure] == ["bad.png"]
+    assert taken == one_of_each_group(broken, seed=1)
+    assert any(taken != one_of_each_group(broken, seed=seed) for seed in range(2, 6))
 
 
 @pytest.mark.parametrize(("name", "renderings"), [("own arms", 7), ("shared arms", 7), ("sweep", 11)])
