@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -62,6 +61,7 @@ from tinyworld.objects.world import CLASSES, Scene, sample_scene, scene_factors
 FIRST = 520_000  # the first scene; nothing else uses scenes from here on
 TASK = "classify the object in the picture"
 AT_ONCE = 16  # scenes, so that the language model answers in batches
+OVERALL = "overall"
 OF_METHOD: Mapping[str, JsonObject] = {"dillema": {}, "lance": {"counterfactuals_per_image": 30}}
 
 
@@ -163,40 +163,55 @@ def step_table(found: Sequence[Outcome]) -> str:
     body = []
     for step in dict.fromkeys(outcome.step for outcome in found):
         rows = [outcome for outcome in found if outcome.step == step]
-        body.append([step, _share(rows, lambda row: row.valid), _share(rows, lambda row: row.invented)])
+        right = [(row.scene, row.valid) for row in rows if row.valid is not None]
+        invented = [(row.scene, row.invented) for row in rows if row.invented is not None]
+        body.append([step, _share(right), _share(invented)])
     return grid(["step", "right", "invented"], body)
 
 
-def _share(rows: Sequence[Outcome], value: Callable[[Outcome], bool | None]) -> str:
-    pairs = [(row.scene, hit) for row in rows if (hit := value(row)) is not None]
-    return rate(clustered_rate(np.array([hit for _, hit in pairs], np.bool_), np.array([place for place, _ in pairs])))
+class JudgedEdit(NamedTuple):
+    """A proposed edit, and the one field that its captions change; `scene` is the place of its scene."""
+
+    scene: int
+    factor: str
+    field: str
+    refused: bool
+
+    @property
+    def wrong(self) -> bool:
+        """Whether it changes the class, no field or several."""
+        return self.field in (OTHER_FACTOR, "label")
 
 
 def type_table(asked: Sequence[SceneWords]) -> str:
     """LANCE's Table 3 by the grammar, beside the printed one."""
     edits = [
-        (place, proposal, field_and_value(proposal.edit)[0])
+        JudgedEdit(
+            place,
+            proposal.edit.changes[0].factor,
+            field_and_value(proposal.edit)[0],
+            not proposal.verdict.accepted,
+        )
         for place, words in enumerate(asked)
         for proposal in words.edits
         if proposal.edit.new_caption and proposal.verdict.check not in NO_JUDGEMENT
     ]
-    by_type = defaultdict(list)
-    for edit in edits:
-        by_type[edit[1].edit.changes[0].factor].append(edit)
     body = []
-    for name, rows in {**dict(sorted(by_type.items())), "overall": edits}.items():
-        places = np.array([place for place, _, _ in rows])
-        success = np.array([FIELD_FACTORS.get(field) == p.edit.changes[0].factor for _, p, field in rows], np.bool_)
-        refused = np.array([not proposal.verdict.accepted for _, proposal, _ in rows], np.bool_)
-        wrong = np.array([field in (OTHER_FACTOR, "label") for _, _, field in rows], np.bool_)
-        rates = [
-            clustered_rate(success, places),
-            clustered_rate(wrong[refused], places[refused]),
-            clustered_rate(refused[wrong], places[wrong]),
+    for name in [*sorted({edit.factor for edit in edits}), OVERALL]:
+        rows = [edit for edit in edits if name in (edit.factor, OVERALL)]
+        shares = [
+            _share([(edit.scene, FIELD_FACTORS.get(edit.field) == edit.factor) for edit in rows]),
+            _share([(edit.scene, edit.wrong) for edit in rows if edit.refused]),
+            _share([(edit.scene, edit.refused) for edit in rows if edit.wrong]),
         ]
         printed = [row.number for row in PRINTED if row.where == "Table 3" and row.what.endswith(f", {name}")]
-        body.append([name, *map(rate, rates), "; ".join(printed) or NOTHING])
+        body.append([name, *shares, "; ".join(printed) or NOTHING])
     return grid(["type", "success", "precision", "recall", "the paper"], body)
+
+
+def _share(pairs: Sequence[tuple[int, bool]]) -> str:
+    """The share of hits among pairs of (place of the scene, hit), with its interval over scenes."""
+    return rate(clustered_rate(np.array([hit for _, hit in pairs], np.bool_), np.array([place for place, _ in pairs])))
 
 
 def main() -> None:
