@@ -74,7 +74,7 @@ class SceneWords(NamedTuple):
     edits: Sequence[Proposal]
 
 
-class Outcome(NamedTuple):
+class JudgedElement(NamedTuple):
     """Whether an element of a step is right, and whether it is invented; `scene` is the place of its scene."""
 
     step: str
@@ -111,9 +111,9 @@ def _is_edit(proposal: Proposal) -> bool:
     return any(change.to_phrase for change in proposal.edit.changes)
 
 
-def outcomes(asked: Sequence[SceneWords]) -> list[Outcome]:
+def outcomes(asked: Sequence[SceneWords]) -> list[JudgedElement]:
     """The outcomes of all steps."""
-    found: list[Outcome] = []
+    found: list[JudgedElement] = []
     for place, words in enumerate(asked):
         found += _of_caption(place, words)
         for keyword in words.keywords:
@@ -121,7 +121,7 @@ def outcomes(asked: Sequence[SceneWords]) -> list[Outcome]:
                 phrase = keyword.edit.changes[0].from_phrase
                 invented = not occurrences(words.caption, phrase)
                 lost = _fields_of(words.caption, phrase)
-                found.append(Outcome("keywords", place, bool(lost) and "label" not in lost, invented))
+                found.append(JudgedElement("keywords", place, bool(lost) and "label" not in lost, invented))
         for proposal in words.edits:
             (change, *_) = proposal.edit.changes
             before = read(words.caption)
@@ -129,22 +129,22 @@ def outcomes(asked: Sequence[SceneWords]) -> list[Outcome]:
             lost = _fields_of(words.caption, change.from_phrase)
             other = any(name in after and after[name] != before.get(name) for name in lost)
             renamed = after.get("label") != before.get("label")
-            found.append(Outcome("alternatives", place, other and not renamed, renamed))
+            found.append(JudgedElement("alternatives", place, other and not renamed, renamed))
             if proposal.edit.new_caption:
                 field, _ = field_and_value(proposal.edit)
                 valid, changed = field not in (OTHER_FACTOR, "label"), len(_changed(proposal.edit))
-                found.append(Outcome("new captions", place, valid, field == "label" or changed > 1))
+                found.append(JudgedElement("new captions", place, valid, field == "label" or changed > 1))
                 if proposal.verdict.accepted:
-                    found.append(Outcome("… let through", place, valid, field == "label" or changed > 1))
+                    found.append(JudgedElement("… let through", place, valid, field == "label" or changed > 1))
     return found
 
 
-def _of_caption(place: int, words: SceneWords) -> Iterable[Outcome]:
+def _of_caption(place: int, words: SceneWords) -> Iterable[JudgedElement]:
     facts, stated = scene_factors(words.scene), read(words.caption)
     for name, value in facts.items():
-        yield Outcome("captions", place, stated.get(name) == value, None)
+        yield JudgedElement("captions", place, stated.get(name) == value, None)
     for name, value in stated.items():
-        yield Outcome("captions", place, None, facts.get(name) != value)
+        yield JudgedElement("captions", place, None, facts.get(name) != value)
 
 
 def _fields_of(caption: str, phrase: str) -> set[str]:
@@ -158,7 +158,7 @@ def _changed(edit: Edit) -> set[str]:
     return {name for name in {*before, *after} if before.get(name) != after.get(name)}
 
 
-def step_table(found: Sequence[Outcome]) -> str:
+def step_table(found: Sequence[JudgedElement]) -> str:
     """A row for each step."""
     body = []
     for step in dict.fromkeys(outcome.step for outcome in found):
