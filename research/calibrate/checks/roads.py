@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import cv2
@@ -30,7 +30,7 @@ import numpy as np
 import torch
 
 from gateway.methods.checks import check_images
-from gateway.methods.counterfactual import MethodImage, Scores
+from gateway.methods.counterfactual import MethodImage, Scores, Thresholds, Verdict
 from research.calibrate.broken import Trial
 from research.calibrate.shapes import (
     FARTHEST,
@@ -80,12 +80,23 @@ class Checks(Evaluator):
 
     def scores(self, gallery: Gallery, request: ProtectedEdit, drawn: Rendering, image: Image) -> Scores:
         """The scores of an image, as in a job; `things` is 1 if the segmenter detects none in the source."""
+        ((_, image_scores),) = self.verdicts(gallery, request, drawn, [image], {})
+        return {"things": 1.0, **image_scores}
+
+    def verdicts(
+        self,
+        gallery: Gallery,
+        request: ProtectedEdit,
+        drawn: Rendering,
+        images: Sequence[Image],
+        thresholds: Thresholds,
+    ) -> list[tuple[Verdict, Scores]]:
+        """Verdict and scores of images of the edit, as in a job with these thresholds."""
         mask = np.where(drawn.classes == 0, VOID, drawn.classes - 1).astype(np.uint8)
         source = MethodImage(request.id, payload(request.source), None, payload(mask))
         keep = payload(gallery.segmenter.keep_mask(request.source))
-        reply = RenderReply(images=[payload(image)], controls={}, keep_mask=keep, evaluations=0)
-        ((_, image_scores),) = check_images(self, source, TASK, reply, [request.edit], {})  # type: ignore[arg-type]
-        return {"things": 1.0, **image_scores}
+        reply = RenderReply(images=[payload(image) for image in images], controls={}, keep_mask=keep, evaluations=0)
+        return check_images(self, source, TASK, reply, [request.edit] * len(images), thresholds)  # type: ignore[arg-type]
 
 
 def trials(gallery: Gallery, checks: Checks, scenes: int) -> tuple[list[Trial], Mapping[str, int]]:
