@@ -41,11 +41,11 @@ def check_compositions(plan: Plan, profile: Profile, object_masks: bool) -> None
         )
     if object_masks:
         return
-    if profile.diffusion.segmenter is None or not profile.diffusion.keep_labels:
+    if not profile.diffusion.finds_objects:
         raise InvalidInput(
             f"{needing.get('moved') or needing['kept']} needs the objects' masks, and profile "
-            f"{profile.profile.name!r} has no segmenter for them; send them and set `object_masks`, or name "
-            "[diffusion.segmenter] and `keep_labels` in the profile"
+            f"{profile.profile.name!r} makes none; send them and set `object_masks`, or name "
+            "[diffusion.background_remover], or [diffusion.segmenter] and `keep_labels`, in the profile"
         )
 
 
