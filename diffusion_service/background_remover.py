@@ -45,11 +45,19 @@ class BackgroundRemover:
             data = Path(local_file(weights, weights.file)).read_bytes()
             digest = hashlib.sha256(data).hexdigest()
             if digest != weights.sha256:
-                raise ValueError(f"{weights.file} of {weights.id} has SHA-256 {digest}, the profile says {weights.sha256}")
+                raise ValueError(
+                    f"{weights.file} of {weights.id} has SHA-256 {digest}, the profile says {weights.sha256}"
+                )
             self._session = _session(data, device)
         inputs = self._session.get_inputs()
         shape = inputs[0].shape
-        if len(inputs) != 1 or len(shape) != 4 or shape[1] != 3 or shape[2] != shape[3] or not isinstance(shape[2], int):
+        if (
+            len(inputs) != 1
+            or len(shape) != 4
+            or shape[1] != 3
+            or shape[2] != shape[3]
+            or not isinstance(shape[2], int)
+        ):
             raise ValueError(f"{weights.file} takes {shape}; a background remover takes 1 × 3 × side × side")
         self._input, self._side = inputs[0].name, shape[2]
         self._output = self._session.get_outputs()[0].name
@@ -78,7 +86,9 @@ class BackgroundRemover:
         picture = (picture / max(float(picture.max()), 1.0) - self._mean) / self._std
         (output,) = self._session.run([self._output], {self._input: picture.transpose(2, 0, 1)[None]})
         if output.shape != (1, 1, self._side, self._side):
-            raise ValueError(f"the background remover returns {output.shape}; its first output must be 1 × 1 × side × side")
+            raise ValueError(
+                f"the background remover returns {output.shape}; its first output must be 1 × 1 × side × side"
+            )
         if not np.isfinite(output).all():
             raise NotFinite("the background remover's output has NaN or infinity")
         return np.asarray(np.rint(output[0, 0].clip(0, 1) * 255), np.uint8)

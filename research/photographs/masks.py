@@ -77,7 +77,10 @@ def compare_masks(remover: BackgroundRemover, images: list[Photograph]) -> str:
             overlaps.append(float(((found > 0) & (image.mask > 0)).sum() / ((found > 0) | (image.mask > 0)).sum()))
         else:
             refused[str(found).split(":")[0]] += 1
-        print(f"{image.name}: {overlaps[-1]:.2f}" if isinstance(found, np.ndarray) else f"{image.name}: {found}", flush=True)
+        print(
+            f"{image.name}: {overlaps[-1]:.2f}" if isinstance(found, np.ndarray) else f"{image.name}: {found}",
+            flush=True,
+        )
     values = np.array(overlaps)
     interval = mean_interval(values, LEVEL, 0)
     seconds = (time.monotonic() - begun) / len(images)
@@ -100,7 +103,9 @@ def write_archive(images: list[Photograph], path: Path, *, masks: bool) -> None:
                 target.writestr(f"masks/{image.label}/{image.name}.png", encode(image.mask))
 
 
-def run(client: Client, archive: Path, chosen: list[dict[str, str]], *, masks: bool, seed: int) -> tuple[JobDetail, float]:
+def run(
+    client: Client, archive: Path, chosen: list[dict[str, str]], *, masks: bool, seed: int
+) -> tuple[JobDetail, float]:
     """A job of all backgrounds, and its seconds."""
     compose = {"backgrounds": chosen, "backgrounds_per_image": len(chosen)}
     spec = JobSpec(
@@ -112,9 +117,8 @@ def run(client: Client, archive: Path, chosen: list[dict[str, str]], *, masks: b
     )
     begun = time.monotonic()
     job = client.create_from_archive(spec, archive, None, None)
-    for job in client.follow(job.id):
-        pass
-    return job, time.monotonic() - begun
+    *_, ended = client.follow(job.id)
+    return ended, time.monotonic() - begun
 
 
 def main() -> None:
@@ -156,7 +160,9 @@ def outcome(client: Client, job: JobDetail) -> Iterator[str]:
     refused = Counter(edit.verdict.reason.split(":")[0] for edit in edits if not edit.verdict.accepted)
     yield grid(["refused compositions", "reason"], [[str(count), reason] for reason, count in refused.most_common()])
     metrics = client.results(job.id, {}, limit=1).metrics
-    findings = [] if metrics is None else [effect.sentence for figures in metrics.results for effect in figures.findings]
+    findings = (
+        [] if metrics is None else [effect.sentence for figures in metrics.results for effect in figures.findings]
+    )
     yield "\n".join(f"* {sentence}" for sentence in findings) or "No findings."
 
 

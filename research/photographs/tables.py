@@ -21,7 +21,13 @@ def tables(
 ) -> str:
     """All of them; `repair` None: there was none."""
     size = f"Suite: {suite.counterfactuals} counterfactuals."
-    parts = [_whole_number(results), "### Compositions, over all classes\n\n" + effects_by_value(edits), _findings(results), _cells(results), size]
+    parts = [
+        _whole_number(results),
+        "### Compositions, over all classes\n\n" + effects_by_value(edits),
+        _findings(results),
+        _cells(results),
+        size,
+    ]
     return "\n\n".join([*parts, repair_table([repair] if repair else [])]).strip()
 
 

@@ -30,10 +30,10 @@ class EdgeDetector(Weights):
 class BackgroundRemover(Weights):
     """`[diffusion.background_remover]`: a network that separates the main object of any photograph, an ONNX `file`.
 
-    It makes the objects' masks of `compose` in place of the segmenter. Its input is an RGB picture (1 × 3 × side × side)
-    divided by its largest value, less `mean`, over `std`; its first output the object's opacity, 0 to 1 (1 × 1 × side ×
-    side), as exports of U2-Net (arXiv 2005.09007) and IS-Net (arXiv 2203.03041) have them. The file must have the digest
-    `sha256`.
+    It makes the objects' masks of `compose` in place of the segmenter. Its input is an RGB picture (1 × 3 × side ×
+    side) divided by its largest value, less `mean`, over `std`; its first output the object's opacity, 0 to 1 (1 × 1 ×
+    side × side), as exports of U2-Net (arXiv 2005.09007) and IS-Net (arXiv 2203.03041) have them. The file must have
+    the digest `sha256`.
     """
 
     file: Annotated[str, Field(pattern=r"^[^*?\[\]]+\.onnx$")] = "model.onnx"
@@ -42,7 +42,7 @@ class BackgroundRemover(Weights):
     std: tuple[PositiveFloat, PositiveFloat, PositiveFloat] = (0.229, 0.224, 0.225)
 
     def info(self, role: str, commit: str | None = None) -> WeightsInfo:
-        """The entry of `/v1/info`, whose revision is the digest of file and normalisation, since masks depend on both."""
+        """The entry of `/v1/info`, whose revision covers file and normalisation, since masks depend on both."""
         use = derive_digest(self.sha256, str(self.mean), str(self.std)).hex()
         return WeightsInfo(role=role, id=self.id, revision=use, dtype=self.dtype, licence=self.licence)
 

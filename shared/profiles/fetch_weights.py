@@ -1,8 +1,9 @@
 """`python -m shared.profiles.fetch_weights`: download a profile's weights from the Hub into `HF_HOME`.
 
 It is the one step of a deployment that needs the network and, for gated weights, a Hub token (`HF_TOKEN`). The services
-then run offline from the same folder, read-only. It fetches safetensors, configurations and tokenizers at the commits
-that the profile names, and a background remover's ONNX file, never code or pickles. `--check` verifies, without network, that everything is there.
+then run offline from the same folder, read-only. It fetches safetensors, a background remover's ONNX file,
+configurations and tokenizers at the commits that the profile names, never code or pickles. `--check` verifies, without
+network, that everything is there.
 
 It prints how much has arrived, tries again when the network or the Hub fails for a while, and continues where the last
 attempt stopped, also after a restart.
