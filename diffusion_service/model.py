@@ -83,6 +83,7 @@ ffcc00 ff008f 00ffeb 85ff00 ff00eb f500ff ff007a fff500 0abed4 d6ff00 00ccff 140
 """
 FoundObject = Pixels | str  # its mask, height × width; or why there is none
 Masks = dict[bytes, FoundObject]  # by an image's PNG
+PLAIN = 127  # grey
 Key = TypeVar("Key", bound=Hashable)
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -212,7 +213,8 @@ class DiffusionModel:
         pixels = await asyncio.to_thread(lambda: [decode(png) for png in images])
         objects = await self._objects(pixels, deadline) if images else []
         masks = dict(zip(images, objects, strict=True))
-        return await asyncio.to_thread(compose_reply, request, masks)
+        plain = request.mask is None and self._remover is not None
+        return await asyncio.to_thread(compose_reply, request, masks, plain)
 
     async def instruct(self, request: InstructRequest, deadline: float) -> InstructReply:
         """Edit by instructions. Raises InvalidInput if the profile has no editor for them, or it refuses the region."""
@@ -384,13 +386,17 @@ def to_segment(request: ComposeRequest) -> list[bytes]:
     return list(dict.fromkeys(images))
 
 
-def compose_reply(request: ComposeRequest, masks: Masks) -> ComposeReply:
-    """The images of a request; `masks` has those of `to_segment`. Raises InvalidInput for a mask of another size."""
+def compose_reply(request: ComposeRequest, masks: Masks, plain: bool = False) -> ComposeReply:
+    """The images of a request; `masks` has those of `to_segment`. Raises InvalidInput for a mask of another size.
+
+    `plain`: grey stands for the source's own background, because the mask may miss a part of the object. That part would
+    stay there, in the null arm but on no other background, and the model's loss would be the mask's.
+    """
     source = decode(request.source.png)
     found = _mask(request.source, request.mask, source, masks)
     mask = np.zeros(source.shape[:2], np.bool_) if isinstance(found, str) else object_of(found)
     reason = found if isinstance(found, str) else refusal(mask)
-    outcomes = [reason or _compose(source, mask, composition, masks) for composition in request.compositions]
+    outcomes = [reason or _compose(source, mask, composition, masks, plain) for composition in request.compositions]
     return ComposeReply(
         images=[None if isinstance(image, str) else ImagePayload(png=encode(image)) for image in outcomes],
         refusals=[image if isinstance(image, str) else "" for image in outcomes],
@@ -398,9 +404,10 @@ def compose_reply(request: ComposeRequest, masks: Masks) -> ComposeReply:
     )
 
 
-def _compose(source: Pixels, mask: Mask, composition: Composition, masks: Masks) -> Pixels | str:
+def _compose(source: Pixels, mask: Mask, composition: Composition, masks: Masks, plain: bool) -> Pixels | str:
     if composition.background is None:
-        return compose(source, mask, without(source, mask), composition)
+        own = np.full_like(source, PLAIN) if plain else without(source, mask)
+        return compose(source, mask, own, composition)
     background = _background(composition, composition.background, masks, source.shape[:2])
     return background if isinstance(background, str) else compose(source, mask, background, composition)
 

@@ -119,7 +119,7 @@ def choose_profile(images: ImageSet, options: InProcessOptions) -> tuple[str, Se
         return DRAWN, options.methods
     messages.print(
         f"Profile {MOVING}: these images are not drawn, so method {METHOD} moves their objects, which a background "
-        "remover finds, to other backgrounds. To generate other changes, name a profile with a generator, such as modern.",
+        "remover finds, to other backgrounds. To generate changes, name a profile with a generator, such as modern.",
         soft_wrap=True,
     )
     return MOVING, options.methods or [METHOD]
