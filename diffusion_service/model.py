@@ -389,8 +389,8 @@ def to_segment(request: ComposeRequest) -> list[bytes]:
 def compose_reply(request: ComposeRequest, masks: Masks, plain: bool = False) -> ComposeReply:
     """The images of a request; `masks` has those of `to_segment`. Raises InvalidInput for a mask of another size.
 
-    `plain`: grey stands for the source's own background, because the mask may miss a part of the object. That part would
-    stay there, in the null arm but on no other background, and the model's loss would be the mask's.
+    `plain`: grey stands for the source's own background, because the mask may miss a part of the object. That part
+    would stay there, in the null arm but on no other background, and the model's loss would be the mask's.
     """
     source = decode(request.source.png)
     found = _mask(request.source, request.mask, source, masks)

@@ -24,7 +24,7 @@ def check_compositions(plan: Plan, profile: Profile, object_masks: bool) -> None
     """Raise InvalidInput where a method cannot find the objects, or where masks would not move with them.
 
     `object_masks`: the user sends the objects' masks. Method `compose` needs them, and `instruct` for backgrounds.
-    Backgrounds without a value need a captioner that knows more than drawings, as far as the profile is for photographs.
+    A profile for photographs whose captioner knows drawings only cannot name backgrounds.
     """
     needing = {objects: method.name for method in plan.methods if (objects := method.parameters.objects())}
     if not needing:
