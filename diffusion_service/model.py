@@ -242,7 +242,8 @@ class DiffusionModel:
             found = await self._run(self._find_objects, None, sources, deadline)
         else:
             raise InvalidInput(
-                "no model of this profile finds the objects; send masks of them, or add [diffusion.background_remover]"
+                "no background remover and no segmenter in this profile finds the objects; send masks of them, or add "
+                "[diffusion.background_remover]"
             )
         objects = [item for item in found if item is not None]
         if len(objects) < len(found):

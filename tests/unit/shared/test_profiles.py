@@ -266,7 +266,10 @@ def test_a_profile_holds_where_its_file_is_silent(tmp_path: Path) -> None:
     assert ours.diffusion.base == paper.diffusion.base
     assert (ours.language, ours.methods) == (paper.language, paper.methods)
     path.write_text('[profile]\nname = "ours"\ndescription = "x"\nbase = "tiny"\n')
-    assert load_profile(str(path)).caption == load_profile("tiny").caption
+    ours, tiny = load_profile(str(path)), load_profile("tiny")
+    assert (ours.caption, ours.diffusion, ours.evaluator) == (tiny.caption, tiny.diffusion, tiny.evaluator), (
+        "paths in lists of tables, and that of the domain, were those of the file's own folder"
+    )
     path.write_text('[profile]\nname = "ours"\ndescription = "x"\nbase = "papre"\n')
     with pytest.raises(ProfileError, match=r"profile\.base is 'papre'; name a shipped profile"):
         load_profile(str(path))
