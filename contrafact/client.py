@@ -458,6 +458,10 @@ class Client:
             time.sleep(pause)
             pause, attempts = min(MOST_PAUSE_SECONDS, 1.02 * pause), 0
 
+    def page_of(self, job: str) -> str:
+        """The URL of a job's page."""
+        return str(self._gateway.http.base_url.join(f"jobs/{job}/view"))
+
     def gallery_of(self, job: str) -> str:
         """The URL of the page with a job's accepted counterfactuals."""
         return str(self._gateway.http.base_url.join(f"jobs/{job}/gallery?verdict=accepted"))

@@ -242,6 +242,11 @@ def _duration(seconds: float) -> str:
     return f"about {seconds / 3600:.1f} h"
 
 
+def print_page(client: Client, job: str) -> None:
+    """Print the link to a job's page, which shows its pictures as they are made."""
+    messages.print(f"watch it at {client.page_of(job)}", markup=False, highlight=False, soft_wrap=True)
+
+
 def follow_job(client: Client, detail: JobDetail) -> JobDetail:
     """Show progress until the job ends, and a link to the gallery once a counterfactual is accepted."""
     current, has_link = detail, _accepted_count(detail) > 0

@@ -27,7 +27,7 @@ from contrafact.job_files import (
     submit_job,
     upload_images,
 )
-from contrafact.progress_display import follow_job, print_findings, show_progress
+from contrafact.progress_display import follow_job, print_findings, print_page, show_progress
 from contrafact.testset_files import gather
 from shared.problems import NotReady
 from shared.schemas.boxes import BOXED, BoxSpec
@@ -202,6 +202,7 @@ def _finish(client: Client, detail: JobDetail, wait: bool, as_json: bool) -> Non
     if wait or not as_json:
         _print_plan(client, detail)
     if wait:
+        print_page(client, detail.id)
         detail = follow_job(client, detail)
     print(detail.model_dump_json() if as_json else detail.id)
     if wait and not as_json:

@@ -43,7 +43,7 @@ class InProcessOptions:
     seed: int
     outside_domain: bool
     protected_characteristics: ProtectedCharacteristics
-    profile: str
+    profile: str | None
     directory: Path
     on_progress: Callable[[JobDetail], None] | None
     kind: TestedKind = "classification"
@@ -75,7 +75,7 @@ def test(
     seed: int = 0,
     outside_domain: bool = False,
     protected_characteristics: ProtectedCharacteristics = "refuse",
-    profile: str = "tiny",
+    profile: str | None = None,
     directory: Path | str = "contrafact-test",
     on_progress: Callable[[JobDetail], None] | None = None,
 ) -> Outcome:
@@ -118,7 +118,9 @@ def test(
             data set of mostly such images is refused.
         protected_characteristics: `allow` makes edits of people's gender, age, ethnicity and so on, for whose lawful
             basis and use you answer; they are counted by group. Otherwise such edits are refused.
-        profile: A shipped profile, or the path of a TOML file.
+        profile: A shipped profile, or the path of a TOML file. Default: `tiny`; for images that its models do not know,
+            such as photographs, `photographs` and method `compose`, which moves objects to other backgrounds, unless
+            you ask for something else. It fetches a background remover from the Hub once (5 MB).
         directory: Where everything is kept. A later call on it takes captions and renderings from there.
         on_progress: Called with the job, about once a second; default: progress is shown on stderr.
 

@@ -23,6 +23,7 @@ import torch
 from diffusion_service.acceleration import OFF, Acceleration
 from diffusion_service.alignment import positions
 from diffusion_service.attention import install
+from diffusion_service.background_remover import BackgroundRemover
 from diffusion_service.control_images import ControlImages, DepthEstimator, Source
 from diffusion_service.editors.compose import MOST_SHARE, compose, covering, object_of, refusal, without
 from diffusion_service.editors.controlnet import BatchKey, ControlNetEditor, RenderItem
@@ -80,7 +81,9 @@ eb0cff a09614 00a3ff 8c8c8c fa0a0f 14ff00 1fff00 ff1f00 ffe000 99ff00 0000ff ff4
 ffcc00 ff008f 00ffeb 85ff00 ff00eb f500ff ff007a fff500 0abed4 d6ff00 00ccff 1400ff ffff00 0099ff 0029ff
 00ffcc 2900ff 29ff00 ad00ff 00f5ff 4700ff 7a00ff 00ffb8 005cff b8ff00 0085ff ffd600 19c2c2 66ff00 5c00ff
 """
-Masks = dict[bytes, Pixels]  # an image's PNG → the segmenter's mask of its objects, height × width
+FoundObject = Pixels | str  # its mask, height × width; or why there is none
+Masks = dict[bytes, FoundObject]  # by an image's PNG
+PLAIN = 127  # grey
 Key = TypeVar("Key", bound=Hashable)
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -110,6 +113,8 @@ class DiffusionModel:
         few_step = few_steps_of(profile, networks)
         self._controlnet = ControlNetEditor(networks, _control_images(profile, device), few_step)
         images = self._controlnet.images
+        remover = profile.background_remover
+        self._remover = BackgroundRemover(remover, device=device) if remover else None
         self._inverter = Inverter(networks, partial(_edit_control, images), images.keep, fixed_shapes=deterministic)
         self._inverting: dict[tuple[InversionKey, InversionItem], asyncio.Future[Inversion | Problem | None]] = {}
         self._sources = Once[bytes, Source](CACHED_SOURCES)
@@ -200,21 +205,16 @@ class DiffusionModel:
         return CorruptReply(images=images)
 
     async def compose(self, request: ComposeRequest, deadline: float) -> ComposeReply:
-        """Compose on the CPU, with objects that the segmenter finds in images without a mask.
+        """Compose on the CPU, with objects that the profile's models find in images without a mask.
 
-        Raises InvalidInput without a segmenter for them, and for a mask of another size than its image's.
+        Raises InvalidInput without such a model, and for a mask of another size than its image's.
         """
         images = to_segment(request)
-        if images and self._controlnet.images.segmenter is None:
-            raise InvalidInput(
-                "no segmenter in this profile cuts out the objects; send masks of them, or add [diffusion.segmenter]"
-            )
-        sources = await asyncio.to_thread(lambda: [self._controlnet.source(decode(png)) for png in images])
-        objects = await self._run(self._find_objects, None, sources, deadline) if sources else []
-        if any(mask is None for mask in objects):
-            raise NotFinite(SEGMENTER_NOT_FINITE)
-        masks = {png: mask for png, mask in zip(images, objects, strict=True) if mask is not None}
-        return await asyncio.to_thread(compose_reply, request, masks)
+        pixels = await asyncio.to_thread(lambda: [decode(png) for png in images])
+        objects = await self._objects(pixels, deadline) if images else []
+        masks = dict(zip(images, objects, strict=True))
+        plain = request.mask is None and self._remover is not None
+        return await asyncio.to_thread(compose_reply, request, masks, plain)
 
     async def instruct(self, request: InstructRequest, deadline: float) -> InstructReply:
         """Edit by instructions. Raises InvalidInput if the profile has no editor for them, or it refuses the region."""
@@ -223,16 +223,32 @@ class DiffusionModel:
         return await self._instructor.reply(request, self._object_in, deadline)
 
     async def _object_in(self, pixels: Pixels, deadline: float) -> Pixels:
-        """The segmenter's mask of what must stay in an image. Raises InvalidInput without a segmenter."""
-        if self._controlnet.images.segmenter is None:
+        """The mask of what must stay in an image. Raises InvalidInput if no model of the profile finds it."""
+        (found,) = await self._objects([pixels], deadline)
+        if isinstance(found, str):
+            raise InvalidInput(found)
+        return found
+
+    async def _objects(self, images: Sequence[Pixels], deadline: float) -> list[FoundObject]:
+        """The objects in images: of the background remover, else what the segmenter must keep.
+
+        Raises InvalidInput if the profile has neither, and NotFinite.
+        """
+        found: Sequence[FoundObject | None]
+        if self._remover is not None:
+            found = await self._run(self._remover.find, None, images, deadline)
+        elif self._controlnet.images.segmenter is not None:
+            sources = await asyncio.to_thread(lambda: [self._controlnet.source(pixels) for pixels in images])
+            found = await self._run(self._find_objects, None, sources, deadline)
+        else:
             raise InvalidInput(
-                "no segmenter in this profile finds the object; send a mask of it, or add [diffusion.segmenter]"
+                "no background remover and no segmenter in this profile finds the objects; send masks of them, or add "
+                "[diffusion.background_remover]"
             )
-        source = await asyncio.to_thread(self._controlnet.source, pixels)
-        (mask,) = await self._run(self._find_objects, None, [source], deadline)
-        if mask is None:
+        objects = [item for item in found if item is not None]
+        if len(objects) < len(found):
             raise NotFinite(SEGMENTER_NOT_FINITE)
-        return mask
+        return objects
 
     def _find_objects(self, _: None, sources: Sequence[Source]) -> list[Pixels | NotFinite]:
         """The segmenter's masks of what must stay in images, at their size."""
@@ -243,7 +259,7 @@ class DiffusionModel:
             except NotFinite as problem:
                 masks.append(problem)
                 continue
-            assert keep is not None  # `compose` refuses requests without a segmenter
+            assert keep is not None  # `_objects` refuses requests without a segmenter
             masks.append(to_source(keep, source.geometry))
         return masks
 
@@ -323,6 +339,7 @@ def _weights(profile: Diffusion, device: str) -> list[WeightsInfo]:
         *(profile.few_step.infos() if profile.few_step else []),
         *([profile.vae.info("autoencoder")] if profile.vae else []),
         *segmenter,
+        *([profile.background_remover.info("background remover")] if profile.background_remover else []),
         *(profile.instruct.infos() if profile.instruct else []),
         *(weights.info(role) for role, weights in estimators.items() if weights),
     ]
@@ -362,7 +379,7 @@ def _edit_control(images: ControlImages, source: Source, control: EditControl) -
 
 
 def to_segment(request: ComposeRequest) -> list[bytes]:
-    """The images (PNG), each once, whose objects a segmenter must find."""
+    """The images (PNG), each once, whose objects a model must find."""
     images = [request.source.png] if request.mask is None else []
     for composition in request.compositions:
         if composition.background and composition.clear and composition.background_mask is None:
@@ -370,12 +387,17 @@ def to_segment(request: ComposeRequest) -> list[bytes]:
     return list(dict.fromkeys(images))
 
 
-def compose_reply(request: ComposeRequest, masks: Masks) -> ComposeReply:
-    """The images of a request; `masks` has those of `to_segment`. Raises InvalidInput for a mask of another size."""
+def compose_reply(request: ComposeRequest, masks: Masks, plain: bool = False) -> ComposeReply:
+    """The images of a request; `masks` has those of `to_segment`. Raises InvalidInput for a mask of another size.
+
+    `plain`: grey stands for the source's own background, because the mask may miss a part of the object. That part
+    would stay there, in the null arm but on no other background, and the model's loss would be the mask's.
+    """
     source = decode(request.source.png)
-    mask = object_of(_mask(request.source, request.mask, source, masks))
-    reason = refusal(mask)
-    outcomes = [reason or _compose(source, mask, composition, masks) for composition in request.compositions]
+    found = _mask(request.source, request.mask, source, masks)
+    mask = np.zeros(source.shape[:2], np.bool_) if isinstance(found, str) else object_of(found)
+    reason = found if isinstance(found, str) else refusal(mask)
+    outcomes = [reason or _compose(source, mask, composition, masks, plain) for composition in request.compositions]
     return ComposeReply(
         images=[None if isinstance(image, str) else ImagePayload(png=encode(image)) for image in outcomes],
         refusals=[image if isinstance(image, str) else "" for image in outcomes],
@@ -383,9 +405,10 @@ def compose_reply(request: ComposeRequest, masks: Masks) -> ComposeReply:
     )
 
 
-def _compose(source: Pixels, mask: Mask, composition: Composition, masks: Masks) -> Pixels | str:
+def _compose(source: Pixels, mask: Mask, composition: Composition, masks: Masks, plain: bool) -> Pixels | str:
     if composition.background is None:
-        return compose(source, mask, without(source, mask), composition)
+        own = np.full_like(source, PLAIN) if plain else without(source, mask)
+        return compose(source, mask, own, composition)
     background = _background(composition, composition.background, masks, source.shape[:2])
     return background if isinstance(background, str) else compose(source, mask, background, composition)
 
@@ -393,15 +416,20 @@ def _compose(source: Pixels, mask: Mask, composition: Composition, masks: Masks)
 def _background(composition: Composition, image: ImagePayload, masks: Masks, size: tuple[int, ...]) -> Pixels | str:
     pixels = decode(image.png)
     if composition.clear:
-        objects = object_of(_mask(image, composition.background_mask, pixels, masks))
+        found = _mask(image, composition.background_mask, pixels, masks)
+        if isinstance(found, str):
+            return f"its objects cannot be removed from the background: {found}"
+        objects = object_of(found)
         if objects.mean() > MOST_SHARE:
             return "the objects of the background fill it, which leaves no background"
         pixels = without(pixels, objects)
     return covering(pixels, size)
 
 
-def _mask(image: ImagePayload, mask: ImagePayload | None, pixels: Pixels, masks: Masks) -> Mask:
+def _mask(image: ImagePayload, mask: ImagePayload | None, pixels: Pixels, masks: Masks) -> Mask | str:
     values = masks[image.png] if mask is None else decode(mask.png, "L")
+    if isinstance(values, str):
+        return values
     if values.shape != pixels.shape[:2]:
         raise InvalidInput("a mask must have the size of its image; send both from one file")
     return np.asarray(values > 0)

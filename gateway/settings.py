@@ -42,7 +42,8 @@ class Settings(BaseSettings):
     broker_url: Annotated[str, Field(repr=False)] = "memory://localhost"
     """Celery's broker: `redis://HOST:6379/0`; in memory only if gateway and worker share a process."""
     profile: str = "tiny"
-    """A shipped one (`tiny`, `tiny-roads`, `paper`, `paper-tgi`, `modern`, `modern-24gb`, `modern-80gb`) or a TOML."""
+    """A shipped one (`tiny`, `tiny-roads`, `photographs`, `paper`, `paper-tgi`, `modern`, `modern-24gb`,
+    `modern-80gb`) or a TOML."""
 
     object_store: str = "directory:objects"
     """`directory:PATH`, or `s3:BUCKET` at `CONTRAFACT_S3_ENDPOINT`."""

@@ -6,33 +6,40 @@ import io
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import httpx
+import numpy as np
 from PIL import Image
 
 from contrafact import plan_text
 from contrafact.client import Client
 from contrafact.command_line import messages
 from contrafact.outcome import Outcome, is_flipped
-from contrafact.progress_display import follow_job
+from contrafact.progress_display import follow_job, print_page
 from contrafact.testing import InProcessOptions, JobFailed
 from embedded.library.datasets import LABELS, ImageSet, Truths, read_dataset
 from embedded.library.detection import BOXES, on_stored, prepare_detector, try_detector
-from embedded.library.images import UNUSABLE, first_pixels, named_problem, png_of, read_image
+from embedded.library.images import UNUSABLE, first_pixels, named_problem, pixels_of, png_of, read_image
 from embedded.library.models import Alias, Upload, own_classes, prepare_model, try_classifier
 from embedded.run import LOG, Embedded, quiet_libraries, run_embedded
+from evaluator_service.model import DomainJudge
 from evaluator_service.models_under_test.in_process import InProcessModel
+from evaluator_service.similarity import Scorer
+from gateway.jobs.domain import REFUSED_ABOVE, SAMPLED, scaled_down
 from shared.media.images import Pixels
 from shared.media.testsets import distinct
 from shared.problems import NotReady, Problem, from_reply
+from shared.profiles.profile import load_profile
 from shared.schemas.base import Kind
 from shared.schemas.boxes import BoxSpec
 from shared.schemas.jobs import JobDetail, JobRequest, ManifestImage, MethodChoice, MethodInfo
 from shared.schemas.results import CounterfactualView
 from shared.service.endpoints import INFO
 
+DRAWN, MOVING, METHOD = "tiny", "photographs", "compose"  # default profiles, and the method of the second
 PICTURED = 48  # counterfactuals whose pictures an outcome holds
 PICTURE_SIDE = 384
 START_SECONDS = 600.0  # of a service, before it answers at all
@@ -80,14 +87,14 @@ def _run_test(model: object, dataset: object, options: InProcessOptions) -> Outc
     kind = KINDS[options.kind]
     images = read_dataset(dataset, options.classes, options.labels, options.label_column, known, kind.truths)
     first = first_pixels(images)
+    profile, methods = choose_profile(images, options)
+    options = replace(options, methods=methods)
     subject = kind.prepare(model, images, options)
     if isinstance(subject, InProcessModel):  # its own errors are raised here rather than fail every image
         kind.try_out(subject, first)
     objects = {options.name: subject} if isinstance(subject, InProcessModel) else {}
     with (
-        run_embedded(
-            options.directory, options.profile, in_process=objects, drain_seconds=LAST_BATCH_SECONDS
-        ) as system,
+        run_embedded(options.directory, profile, in_process=objects, drain_seconds=LAST_BATCH_SECONDS) as system,
         closing(Client(system.base_url)) as client,
     ):
         try:
@@ -97,6 +104,37 @@ def _run_test(model: object, dataset: object, options: InProcessOptions) -> Outc
             return _outcome(client, job, system)
         finally:
             _let_loading_end(system)  # Python aborts if the process ends while weights load
+
+
+def choose_profile(images: ImageSet, options: InProcessOptions) -> tuple[str, Sequence[str | MethodChoice] | None]:
+    """The profile and the methods: the caller's, else those that know the images, which a line on stderr says.
+
+    The default is DRAWN. Images that it does not know get MOVING where nothing was asked for that needs a generator.
+    """
+    if options.profile is not None:
+        return options.profile, options.methods
+    asked = [choice if isinstance(choice, str) else choice.name for choice in options.methods or [METHOD]]
+    needs_more = options.factors or options.values or options.design or options.outside_domain
+    if options.kind != "classification" or METHOD not in asked or needs_more or _knows(DRAWN, images):
+        return DRAWN, options.methods
+    messages.print(
+        f"Profile {MOVING}: these images are not drawn, so method {METHOD} moves their objects, which a background "
+        "remover finds, to other backgrounds. To generate changes, name a profile with a generator, such as modern.",
+        soft_wrap=True,
+    )
+    return MOVING, options.methods or [METHOD]
+
+
+def _knows(profile: str, images: ImageSet) -> bool:
+    """Whether most images that are looked at belong to the profile's domain."""
+    evaluator = load_profile(profile).evaluator
+    assert evaluator.domain is not None
+    seen = []
+    for position in np.linspace(0, images.length - 1, min(images.length, SAMPLED)).round().astype(int):
+        with suppress(*UNUSABLE):
+            seen.append(np.asarray(scaled_down(Image.fromarray(read_image(images.read(int(position)), pixels_of)))))
+    judge = DomainJudge(Scorer(evaluator.scorer, device="cpu"), evaluator.domain.statistics)
+    return float(np.mean(judge.log_odds(seen) > 0)) <= REFUSED_ABOVE
 
 
 def _run_job(
@@ -109,6 +147,7 @@ def _run_job(
     lines = images.test_set.lines(plan.images, plan.labelled)
     messages.print(plan_text.plan(plan.model_copy(update={"test_set": lines})))
     job = client.create(request)
+    print_page(client, job.id)
     with _cancelled_on_error(client, job):
         if options.on_progress is None:
             return follow_job(client, job)

@@ -24,6 +24,7 @@ def check_compositions(plan: Plan, profile: Profile, object_masks: bool) -> None
     """Raise InvalidInput where a method cannot find the objects, or where masks would not move with them.
 
     `object_masks`: the user sends the objects' masks. Method `compose` needs them, and `instruct` for backgrounds.
+    A profile for photographs whose captioner knows drawings only cannot name backgrounds.
     """
     needing = {objects: method.name for method in plan.methods if (objects := method.parameters.objects())}
     if not needing:
@@ -39,13 +40,20 @@ def check_compositions(plan: Plan, profile: Profile, object_masks: bool) -> None
             f"{needing['moved']} moves objects, and the {kind.truths} of a {kind.name} job would not move with them; "
             "test a classifier with it, or choose another method"
         )
+    removing = profile.diffusion.background_remover is not None
+    named = [background for method in plan.methods for background in method.parameters.own_backgrounds() or ()]
+    if removing and profile.evaluator.domain is not None and not all(background.value for background in named):
+        raise InvalidInput(
+            f"profile {profile.profile.name!r} cannot say what a photograph shows: give each of `backgrounds` a value, "
+            "on the command line by a subfolder of that name"
+        )
     if object_masks:
         return
-    if profile.diffusion.segmenter is None or not profile.diffusion.keep_labels:
+    if not profile.diffusion.finds_objects:
         raise InvalidInput(
             f"{needing.get('moved') or needing['kept']} needs the objects' masks, and profile "
-            f"{profile.profile.name!r} has no segmenter for them; send them and set `object_masks`, or name "
-            "[diffusion.segmenter] and `keep_labels` in the profile"
+            f"{profile.profile.name!r} makes none; send them and set `object_masks`, or name "
+            "[diffusion.background_remover], or [diffusion.segmenter] and `keep_labels`, in the profile"
         )
 
 

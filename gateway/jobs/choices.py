@@ -201,6 +201,7 @@ def _profile_view(profile: Profile, active: bool) -> ProfileView:
         "language adapter": profile.language.adapter,
         "diffusion": profile.diffusion.base,
         "segmenter": profile.diffusion.segmenter,
+        "background remover": profile.diffusion.background_remover,
         "depth": profile.diffusion.depth,
         "instruct": instruct.sources[0] if instruct else None,
         "few steps": profile.diffusion.few_step.weights if profile.diffusion.few_step else None,

@@ -3,7 +3,7 @@
 Small models know one world only (`[evaluator.domain]` of a profile) and smear everything else. The evaluator
 judges a sample of the images. A job is refused if most of the sample is outside, so one odd image
 does not stop it; `outside_domain` in its spec forces it. Plan and report mention a share above that of false alarms.
-Methods without a generator take all images.
+Methods without a generator take all images, unless a segmenter of that world is to find the objects that they cut out.
 """
 
 from __future__ import annotations
@@ -32,17 +32,19 @@ FORCE = "or set `outside_domain` (`--outside-domain`) to test them all the same"
 def outside_domain(
     context: Context,
     methods: Sequence[JobMethod],
+    object_masks: bool,
     forced: bool,
     digests: Collection[str],
     read: Callable[[str], bytes],
 ) -> str:
     """What plan and report say of images outside the profile's domain; "" if they are inside, or the profile has none.
 
-    `read` returns the PNG of a digest. Raises InvalidInput if most of the sample is outside and the job is not
-    `forced`, and NotReady while the evaluator is not ready.
+    `object_masks`: they are sent. `read` returns the PNG of a digest. Raises InvalidInput if most of the sample is
+    outside and the job is not `forced`, and NotReady while the evaluator is not ready.
     """
     domain, sample = context.profile.evaluator.domain, images_to_look_at(digests)
-    if domain is None or not sample or all(method.digital_source in _WITHOUT_GENERATOR for method in methods):
+    segmented = not object_masks and context.profile.diffusion.background_remover is None
+    if domain is None or not sample or all(_takes_all(method, segmented) for method in methods):
         return ""
     images = [ImagePayload(png=small_copy(read(digest))) for digest in sample]
     reply = context.services.domain(DomainRequest(images=images))
@@ -51,6 +53,11 @@ def outside_domain(
     if outside > REFUSED_ABOVE * len(sample) and not forced:
         raise InvalidInput(f"{sentence}: {domain.instead}, {FORCE}")
     return f"{sentence}: {domain.instead}." if outside > MENTIONED_ABOVE * len(sample) else ""
+
+
+def _takes_all(method: JobMethod, segmented: bool) -> bool:
+    """Whether a method needs no model that knows the domain only; `segmented`: the segmenter finds the objects."""
+    return method.digital_source in _WITHOUT_GENERATOR and not (segmented and method.parameters.objects())
 
 
 def _sentence(profile: str, domain: Domain, outside: int, sampled: int) -> str:

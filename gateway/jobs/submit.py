@@ -147,7 +147,7 @@ def _prepare(
     job_plan = replace(job_plan, classes=intake.test_set.classes or job_plan.classes)
     usable = sum(not source.failure for source in sources)
     readable = _readable(context, sources, read.copies)
-    outside = outside_domain(context, job_plan.methods, spec.outside_domain, *readable)
+    outside = outside_domain(context, job_plan.methods, spec.object_masks, spec.outside_domain, *readable)
     job_plan = with_backgrounds(job_plan, sources, spec.seed, partial(_find, context, owner), uploaded=uploaded)
     propose = partial(_propose, context, owner, spec, job_plan, sources, *readable, uploaded=uploaded)
     job_plan = with_design(job_plan, spec, propose, usable)

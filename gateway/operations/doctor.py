@@ -284,6 +284,7 @@ def needed_weights(profile: Profile) -> dict[ServiceName, list[Weights | Server]
         profile.diffusion.segmenter,
         profile.diffusion.depth,
         profile.diffusion.hed,
+        profile.diffusion.background_remover,
         profile.diffusion.few_step.weights if profile.diffusion.few_step else None,
         *(instruct.sources if instruct else []),
     ]

@@ -109,15 +109,20 @@ def _label(place: PurePosixPath) -> str | None:
     return None
 
 
-def on_grey(cutout: Cutout) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """A source image with the cut-out in the middle of grey, and its mask (255 where the object is)."""
+def on_grey(
+    cutout: Cutout, background: NDArray[np.uint8] | None = None, shift: tuple[int, int] = (0, 0)
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """A source image with the cut-out in the middle of grey, and its mask (255 where the object is).
+
+    `background` (SIDE × SIDE × 3) takes the place of the grey; `shift` moves the cut-out right and down, in pixels.
+    """
     image = Image.fromarray(cutout.pixels)
     box = image.getchannel("A").point(lambda value: 255 * (value >= 128)).getbbox()
     image = image.crop(box)
     scale = LONGEST / max(image.size)
     image = image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.LANCZOS)
-    canvas = Image.new("RGB", (SIDE, SIDE), (GREY, GREY, GREY))
-    corner = ((SIDE - image.width) // 2, (SIDE - image.height) // 2)
+    canvas = Image.new("RGB", (SIDE, SIDE), (GREY, GREY, GREY)) if background is None else Image.fromarray(background)
+    corner = ((SIDE - image.width) // 2 + shift[0], (SIDE - image.height) // 2 + shift[1])
     canvas.paste(image, corner, image.getchannel("A"))
     mask = Image.new("L", (SIDE, SIDE), 0)
     mask.paste(image.getchannel("A").point(lambda value: 255 * (value >= 128)), corner)

@@ -21,7 +21,13 @@ def tables(
 ) -> str:
     """All of them; `repair` None: there was none."""
     size = f"Suite: {suite.counterfactuals} counterfactuals."
-    parts = [_whole_number(results), _by_value(edits), _findings(results), _cells(results), size]
+    parts = [
+        _whole_number(results),
+        "### Compositions, over all classes\n\n" + effects_by_value(edits),
+        _findings(results),
+        _cells(results),
+        size,
+    ]
     return "\n\n".join([*parts, repair_table([repair] if repair else [])]).strip()
 
 
@@ -43,7 +49,7 @@ def _whole_number(results: JobResults) -> str:
     return "### Accuracy\n\n" + grid(heads, body)
 
 
-def _by_value(edits: Iterable[CounterfactualView]) -> str:
+def effects_by_value(edits: Iterable[CounterfactualView]) -> str:
     """The effect of each composition over all classes: correct on it minus correct on the null arm, by source image."""
     differences: dict[str, list[float]] = defaultdict(list)
     for edit in edits:
@@ -57,7 +63,7 @@ def _by_value(edits: Iterable[CounterfactualView]) -> str:
         interval = mean_interval(np.array(of_sources), LEVEL, 0)
         body.append([value, str(len(of_sources)), f"{100 * np.mean(of_sources):+.0f}", _text(interval)])
     heads = ["value", "source images", "effect, points", "95 % interval"]
-    return "### Compositions, over all classes\n\n" + grid(heads, body)
+    return grid(heads, body)
 
 
 def _findings(results: JobResults) -> str:

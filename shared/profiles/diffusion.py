@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, JsonValue, PositiveFloat, model_validator
 
 from shared.profiles.instruct import Instruct, InstructPix2Pix
 from shared.profiles.unets import Lora, MergedLora, SafetensorsFile, WholeUNet
@@ -25,6 +25,26 @@ class EdgeDetector(Weights):
     """
 
     file: SafetensorsFile = "ControlNetHED.safetensors"
+
+
+class BackgroundRemover(Weights):
+    """`[diffusion.background_remover]`: a network that separates the main object of any photograph, an ONNX `file`.
+
+    It makes the objects' masks of `compose` in place of the segmenter. Its input is an RGB picture (1 × 3 × side ×
+    side) divided by its largest value, less `mean`, over `std`; its first output the object's opacity, 0 to 1 (1 × 1 ×
+    side × side), as exports of U2-Net (arXiv 2005.09007) and IS-Net (arXiv 2203.03041) have them. The file must have
+    the digest `sha256`.
+    """
+
+    file: Annotated[str, Field(pattern=r"^[^*?\[\]]+\.onnx$")] = "model.onnx"
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
+    std: tuple[PositiveFloat, PositiveFloat, PositiveFloat] = (0.229, 0.224, 0.225)
+
+    def info(self, role: str, commit: str | None = None) -> WeightsInfo:
+        """The entry of `/v1/info`, whose revision covers file and normalisation, since masks depend on both."""
+        use = derive_digest(self.sha256, str(self.mean), str(self.std)).hex()
+        return WeightsInfo(role=role, id=self.id, revision=use, dtype=self.dtype, licence=self.licence)
 
 
 class FewStep(Section):
@@ -70,6 +90,7 @@ class Diffusion(Section):
     """`[diffusion]`: Stable Diffusion's layout, a ControlNet per kind of control, a segmenter for `object` regions.
 
     `vae` replaces `base`'s own autoencoder. `keep_labels` are the segmenter's labels that must not change.
+    `background_remover` finds objects of any class, for methods that cut them out.
     `palette` colours its labels for the ControlNet of kind `segmentation`: "ade20k" by their order, or label → red,
     green, blue. `depth` estimates depth for the ControlNet of kind `depth`; its output is larger where things are
     nearer. `hed` detects edges for the ControlNet of kind `hed`.
@@ -85,6 +106,7 @@ class Diffusion(Section):
     controlnets: Annotated[dict[ControlKind, Weights], Field(min_length=1)]
     segmenter: Weights | None = None
     keep_labels: list[str] = Field(default_factory=list)
+    background_remover: BackgroundRemover | None = None
     palette: Literal["ade20k"] | dict[str, Colour] | None = None
     depth: Weights | None = None
     hed: EdgeDetector | None = None
@@ -124,6 +146,11 @@ class Diffusion(Section):
                     "are computed together"
                 )
         return self
+
+    @property
+    def finds_objects(self) -> bool:
+        """Whether the service can make the objects' masks of `compose`."""
+        return self.background_remover is not None or (self.segmenter is not None and bool(self.keep_labels))
 
     def infos(self) -> list[WeightsInfo]:
         """The entries of `/v1/info` for the UNet and how it is sampled: the base, what changes it, and the settings."""

@@ -1,8 +1,9 @@
 """`python -m shared.profiles.fetch_weights`: download a profile's weights from the Hub into `HF_HOME`.
 
 It is the one step of a deployment that needs the network and, for gated weights, a Hub token (`HF_TOKEN`). The services
-then run offline from the same folder, read-only. It fetches safetensors, configurations and tokenizers at the commits
-that the profile names, never code or pickles. `--check` verifies, without network, that everything is there.
+then run offline from the same folder, read-only. It fetches safetensors, a background remover's ONNX file,
+configurations and tokenizers at the commits that the profile names, never code or pickles. `--check` verifies, without
+network, that everything is there.
 
 It prints how much has arrived, tries again when the network or the Hub fails for a while, and continues where the last
 attempt stopped, also after a restart.
@@ -32,7 +33,7 @@ from huggingface_hub.errors import (  # type: ignore[attr-defined]  # HTTPError 
 from huggingface_hub.file_download import repo_folder_name
 
 from shared.problems import RETRIED
-from shared.profiles.diffusion import EdgeDetector
+from shared.profiles.diffusion import BackgroundRemover, EdgeDetector
 from shared.profiles.instruct import GgufTransformer, InstructPipeline, InstructPix2Pix, InstructServer, OneStep
 from shared.profiles.profile import Profile, ProfileError, load_profile
 from shared.profiles.unets import InputLayer, Lora, WholeUNet
@@ -41,6 +42,7 @@ from shared.profiles.weights import Server, Weights
 LISTING = "contrafact-weights.json"
 PAUSES = (2.0, 10.0, 30.0, 60.0)  # seconds before each further attempt; the Hub's client has short retries of its own
 PROGRESS_SECONDS = 15.0
+WEIGHTS_SUFFIXES = (".safetensors", ".gguf", ".onnx")
 _TEXTS = ("*.json", "*.txt", "*.jinja", "*.model")  # configurations, vocabularies, chat templates, SentencePiece
 _PARTS = ("scheduler", "text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2", "unet", "vae")
 
@@ -73,11 +75,12 @@ def hub_files(profile: Profile, servers: bool = False) -> list[HubFiles]:
             files.append(HubFiles(weights.hub, weights.revision, _in_subfolder(weights, _patterns(weights.variant))))
     few_step = diffusion.few_step.weights if diffusion.few_step else None
     pix2pix = diffusion.instruct if isinstance(diffusion.instruct, InstructPix2Pix) else None
-    singles: list[WholeUNet | Lora | InputLayer | EdgeDetector | GgufTransformer | None] = [
+    singles: list[WholeUNet | Lora | InputLayer | EdgeDetector | BackgroundRemover | GgufTransformer | None] = [
         diffusion.unet,
         *diffusion.loras,
         few_step,
         diffusion.hed,
+        diffusion.background_remover,
     ]
     if pix2pix is not None:
         files += _pipeline_files(pix2pix.weights) if pix2pix.weights else []
@@ -132,7 +135,7 @@ def fetch(requests: list[HubFiles], home: Path) -> None:
                 f"cannot fetch {request}: {error}\nIs the Hub reachable, its licence accepted, HF_TOKEN set?"
             ) from error
         # The Hub's files at a commit never change, so a complete download stays complete.
-        if not any(path.suffix in (".safetensors", ".gguf") for path in folder.rglob("*")):
+        if not any(path.suffix in WEIGHTS_SUFFIXES for path in folder.rglob("*")):
             raise IncompleteWeights(f"{request} has no file like {', '.join(request.patterns)}; correct the profile")
         fetched.add(request)
         _write_listing(home, fetched)

@@ -20,6 +20,7 @@ from shared.schemas.thresholds import ImageThresholds, TextThresholds
 from shared.schemas.validity import ValidityModel
 
 SHIPPED = Path(__file__).parent
+_PATHS = ("path", "statistics")  # keys of files and folders
 
 
 def _check_source(engine: str, weights: Weights | None, server: Server | None, *, remote: bool) -> None:
@@ -184,14 +185,15 @@ def _with_base(path: Path) -> dict[str, Any]:
 
 def _from_repository(table: Mapping[str, Any]) -> dict[str, Any]:
     """A shipped profile's table whose paths no longer depend on the file that they stand in."""
-    return {
-        key: _from_repository(value)
-        if isinstance(value, dict)
-        else str(REPOSITORY / value)
-        if key == "path" and isinstance(value, str)
-        else value
-        for key, value in table.items()
-    }
+
+    def value(key: str, item: Any) -> Any:
+        if isinstance(item, dict):
+            return _from_repository(item)
+        if isinstance(item, list):
+            return [value("", entry) for entry in item]
+        return str(REPOSITORY / item) if key in _PATHS and isinstance(item, str) else item
+
+    return {key: value(key, item) for key, item in table.items()}
 
 
 def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from shared.schemas.diffusion import ComposeReply, ComposeRequest, Composition
 from shared.service.endpoints import Services
 from shared.service.settings import ServiceSettings
 from tests.support.serving import call, serving
+from tests.support.small_remover import remover_table, write_remover
 from tinyworld.objects.demo import demo_scenes
 from tinyworld.objects.render import render
 
@@ -75,3 +76,31 @@ def test_masks_need_no_segmenter(folder: Path) -> None:
     assert without_object.images == [None, None]
     assert all("masks" in reason for reason in without_object.refusals)
     assert not decode(without_object.mask.png, "L").any()
+
+
+@pytest.mark.slow
+def test_a_background_remover_finds_the_objects_and_its_doubts_are_refusals(tmp_path: Path) -> None:
+    digest = write_remover(tmp_path / "remover" / "model.onnx")
+    profile = tmp_path / "photographs.toml"
+    head = '[profile]\nname = "own"\ndescription = "own"\nbase = "tiny"\n'
+    profile.write_text(head + remover_table('path = "remover"', digest), encoding="utf-8")
+    picture, plain = (np.full((96, 160, 3), level, np.uint8) for level in (40, 30))
+    picture[30:70, 60:100] = 250
+    cleared = Composition(background=payload(plain), clear=True)
+    request = ComposeRequest(source=payload(picture), compositions=[Composition(), Composition(scale=0.6), cleared])
+    doubtful = ComposeRequest(source=payload(plain), compositions=[Composition()])
+
+    async def scenario() -> tuple[ComposeReply, ComposeReply]:
+        async with serving(service(str(profile))) as client:
+            return await call(client, Services.compose, request), await call(client, Services.compose, doubtful)
+
+    reply, refused = asyncio.run(scenario())
+    null, small = (decode(image.png) for image in reply.images[:2] if image)
+    assert [null[50, 80, 0], small[60, 80, 0]] == [250, 250]
+    outside = [image[place] for image in (null, small) for place in ((5, 5, 0), (32, 62, 0))]
+    assert outside == [127, 127, 127, 127], "what the mask misses of the object shows in no arm"
+    assert not reply.images[2]
+    assert "background" in reply.refusals[2]
+    assert refused.images == [None]
+    assert "nothing stands out" in refused.refusals[0]
+    assert not decode(refused.mask.png, "L").any()

@@ -25,6 +25,7 @@ from tests.support.small_diffusion import write_diffusion
 from tests.support.small_few_step import matrices, write_lora, write_unet_file
 from tests.support.small_hub import COMMIT, SmallHub, served
 from tests.support.small_profile import write_profile
+from tests.support.small_remover import remover_table, write_remover
 
 SHIPPED = REPOSITORY / "tinyworld" / "weights"
 FOLDERS = {
@@ -48,6 +49,9 @@ def profile(tmp_path: Path) -> Path:
         text = text.replace(f'path = "tinyworld/weights/{folder}"\n', f'hub = "{repository}"\nrevision = "{COMMIT}"\n')
     assert "path =" not in text
     text = text.replace('statistics = "tinyworld/', f'statistics = "{REPOSITORY}/tinyworld/')  # lies beside a profile
+    text += remover_table(
+        f'hub = "us/remover"\nrevision = "{COMMIT}"', write_remover(tmp_path / "remover" / "model.onnx")
+    )
     path = tmp_path / "hub.toml"
     path.write_text(text, encoding="utf-8")
     return path
@@ -56,7 +60,9 @@ def profile(tmp_path: Path) -> Path:
 @pytest.fixture
 def hub(tmp_path: Path) -> SmallHub:
     """The shipped weights, with files beside them that must not be loaded."""
-    repositories = {}
+    repositories = {"us/remover": tmp_path / "repositories" / "us" / "remover"}
+    write_remover(repositories["us/remover"] / "model.onnx")
+    write_remover(repositories["us/remover"] / "larger.onnx")
     for repository, folder in FOLDERS.items():
         repositories[repository] = tmp_path / "repositories" / repository
         shutil.copytree(SHIPPED / folder, repositories[repository])
@@ -89,12 +95,13 @@ def test_everything_is_fetched_but_code_and_pickles(profile: Path, hub: SmallHub
     assert code == 1
     assert "us/captioner at 0123" in text
     code, text = fetch(profile, home, address)
-    assert (code, "12 sets" in text) == (0, True), text
+    assert (code, "13 sets" in text) == (0, True), text
     assert hub.tokens == {"hf_ours"}
     assert not [file for file in hub.served if file.endswith((".bin", ".py")) or "everything-in-one" in file]
     assert "us/diffusion/unet/config.json" in hub.served
     for repository in FOLDERS:
         assert any(file.startswith(repository) and file.endswith(".safetensors") for file in hub.served)
+    assert [file for file in hub.served if file.endswith(".onnx")] == ["us/remover/model.onnx"]
     hub.served.clear()
     assert fetch(profile, home, address)[0] == 0
     assert fetch(profile, home, "http://127.0.0.1:9", "--check")[0] == 0  # asks nobody

@@ -28,7 +28,13 @@ def sources(profile: Profile) -> Iterator[Weights | Server]:
     yield from profile.diffusion.controlnets.values()
     yield profile.evaluator.scorer
     few_step = profile.diffusion.few_step.weights if profile.diffusion.few_step else None
-    readers = (profile.diffusion.vae, profile.diffusion.segmenter, profile.diffusion.depth, few_step)
+    readers = (
+        profile.diffusion.vae,
+        profile.diffusion.segmenter,
+        profile.diffusion.depth,
+        few_step,
+        profile.diffusion.background_remover,
+    )
     yield from profile.diffusion.instruct.sources if profile.diffusion.instruct else ()
     if profile.evaluator.judge is not None:
         yield profile.evaluator.judge
@@ -49,7 +55,7 @@ def test_the_example_of_the_documentation_is_a_profile() -> None:
 
 def test_profiles_are_shipped_under_their_own_names() -> None:
     modern = {"modern", "modern-24gb", "modern-80gb"}
-    assert set(shipped_profiles()) == {"tiny", "tiny-roads", "paper", "paper-tgi", *modern}
+    assert set(shipped_profiles()) == {"tiny", "tiny-roads", "photographs", "paper", "paper-tgi", *modern}
     for name in shipped_profiles():
         assert load_profile(name).profile.name == name
 
@@ -260,14 +266,17 @@ def test_a_profile_holds_where_its_file_is_silent(tmp_path: Path) -> None:
     assert ours.diffusion.base == paper.diffusion.base
     assert (ours.language, ours.methods) == (paper.language, paper.methods)
     path.write_text('[profile]\nname = "ours"\ndescription = "x"\nbase = "tiny"\n')
-    assert load_profile(str(path)).caption == load_profile("tiny").caption
+    ours, tiny = load_profile(str(path)), load_profile("tiny")
+    assert (ours.caption, ours.diffusion, ours.evaluator) == (tiny.caption, tiny.diffusion, tiny.evaluator), (
+        "paths in lists of tables, and that of the domain, were those of the file's own folder"
+    )
     path.write_text('[profile]\nname = "ours"\ndescription = "x"\nbase = "papre"\n')
     with pytest.raises(ProfileError, match=r"profile\.base is 'papre'; name a shipped profile"):
         load_profile(str(path))
 
 
 def test_an_unknown_profile_names_the_known_ones() -> None:
-    names = "modern-24gb, modern-80gb, modern, paper-tgi, paper, tiny-roads, tiny"
+    names = "modern-24gb, modern-80gb, modern, paper-tgi, paper, photographs, tiny-roads, tiny"
     with pytest.raises(ProfileError, match=f"'huge': .*{names}"):
         load_profile("huge")
 

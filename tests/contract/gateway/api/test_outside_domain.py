@@ -21,7 +21,8 @@ from contrafact.job_files import plan_job
 from gateway.database.tables import LOCAL_OWNER
 from gateway.intake.sources import NamedFile
 from gateway.jobs.submit import Submission, plan_submission
-from shared.schemas.jobs import JobSpec
+from shared.profiles.profile import load_profile
+from shared.schemas.jobs import JobSpec, MethodChoice
 from tests.support.archives import zipped
 from tests.support.gateway_under_test import Gateway, picture
 
@@ -60,6 +61,19 @@ def test_one_odd_image_is_mentioned_and_does_not_stop_the_job(gateway: Gateway) 
 def test_methods_without_a_generator_take_all_images(gateway: Gateway) -> None:
     assert ask(gateway, WHITE, methods=["corruptions"]).json()["outside_domain"] == ""
     assert ask(gateway, WHITE, methods=["corruptions", "dillema"]).status_code == 422
+
+
+def test_the_segmenter_cuts_no_objects_out_of_other_images(gateway: Gateway) -> None:
+    """Its masks of photographs were arbitrary regions, and the job said nothing."""
+    assert ask(gateway, WHITE, picture(255, 17), methods=["compose"]).status_code == 422
+    assert ask(gateway, picture(20), picture(21), methods=["compose"]).json()["outside_domain"] == ""
+    profile = gateway.context.profile
+    remover = load_profile("photographs").diffusion.background_remover
+    diffusion = profile.diffusion.model_copy(update={"background_remover": remover})
+    removing = replace(gateway.context, profile=profile.model_copy(update={"diffusion": diffusion}))
+    spec = JobSpec(task_description=TASK, methods=[MethodChoice(name="compose")])
+    files = [NamedFile(f"{side}.png", io.BytesIO(picture(255, side))) for side in (16, 17)]
+    assert plan_submission(removing, LOCAL_OWNER, Submission(spec, files)).outside_domain == ""
 
 
 def test_a_profile_without_a_domain_takes_all_images(gateway: Gateway) -> None:

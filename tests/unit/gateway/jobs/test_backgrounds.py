@@ -71,6 +71,14 @@ def test_missing_backgrounds_are_refused_unless_it_is_a_dry_run() -> None:
     assert method.backgrounds == []
 
 
+def test_photographs_of_backgrounds_are_named_by_the_user() -> None:
+    """The captioner of drawings would name them."""
+    profile, named = load_profile("photographs"), Background(digest=kept_image(5).upload, value="snow")
+    check_compositions(plan_of(named), profile, False)
+    with pytest.raises(InvalidInput, match="value"):
+        check_compositions(plan_of(named.model_copy(update={"value": "", "digest": "0" * 64})), profile, False)
+
+
 def test_a_job_of_one_image_has_no_backgrounds_of_its_own() -> None:
     with pytest.raises(InvalidInput, match="backgrounds_per_image"):
         with_backgrounds(plan_of(), [source(1)], 0, lambda _: {}, uploaded=True)
