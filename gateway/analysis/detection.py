@@ -25,6 +25,7 @@ MATCHED, TOLERATED, DUPLICATE, HALLUCINATION = range(
     4
 )  # of a predicted box: an object's, or in an ignored one, or extra
 MOST_OF_CLASS = 100  # boxes of a class and image that average precision looks at: COCO's
+MOST_COMPARED = 512  # originals on which chance and the best scores are estimated
 RESAMPLES = 200
 STEPS = np.round(np.arange(0.05, 1.0, 0.05), 2)  # scores of which the best is named
 LEAST_RESAMPLED = 12  # source images, or groups, of a bootstrap

@@ -109,6 +109,7 @@ class TaskKind(Generic[Answer, Truth]):
     these fields, if predictions below a confidence (0 … 1) count as none, given the results without it; None where
     predictions have none.
     `nearby`: the scores at limits of confidence beside the job's, by their names; findings are repeated with them.
+    `alike`: predictions for images that are compared, without what only some of the images have.
     `configured`: the kind as a spec changes it; None where it does not.
     """
 
@@ -137,6 +138,7 @@ class TaskKind(Generic[Answer, Truth]):
     most_classes: int | None = None
     on_power: str = ""
     configured: Callable[[TaskKind[Answer, Truth], StoredSpec], TaskKind[Answer, Truth]] | None = None
+    alike: Callable[[Sequence[PredictionRow | None]], Sequence[PredictionRow | None]] = lambda rows: rows
     without: Callable[[Truth, frozenset[int]], Truth] = lambda truth, lost: truth
     with_added: Callable[[Truth, Scored, ImagePayload, ImagePayload, ShapeService], Truth] = lambda truth, *_: truth
 

@@ -11,8 +11,8 @@ from gateway.analysis.components import RenderingCost
 from gateway.analysis.detection import BoxedPair, Objects, Predicted
 from gateway.analysis.effects import differences
 from gateway.analysis.findings import assess
-from gateway.kinds import KINDS, detection
-from gateway.kinds.detection import BoxScores
+from gateway.kinds import KINDS, detection_figures
+from gateway.kinds.detection_rows import BoxScores
 from gateway.kinds.task_kind import KindRows, Measurement
 from gateway.results.estimands import counted_cells
 from gateway.results.measure import with_repeats
@@ -93,8 +93,8 @@ def test_at_another_confidence_the_average_precision_is_not_computed_again(monke
     rows = KindRows(box_scores())
     own = kind.figures(rows, Measurement("dillema", RenderingCost(0, 0), (), 0, labelled=False))["detection"]
     assert isinstance(own, DetectionMetrics)
-    monkeypatch.setattr(detection, "average_precision", lambda *_: pytest.fail("computed again"))
-    monkeypatch.setattr(detection, "precision_difference", lambda *_: pytest.fail("computed again"))
+    monkeypatch.setattr(detection_figures, "average_precision", lambda *_: pytest.fail("computed again"))
+    monkeypatch.setattr(detection_figures, "precision_difference", lambda *_: pytest.fail("computed again"))
     _, fields = kind.at_confidence(rows, 0.95, model_results(detection=own))
     at_095 = fields["detection"]
     assert isinstance(at_095, DetectionMetrics)
