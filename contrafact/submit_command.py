@@ -85,7 +85,8 @@ Masks = Annotated[
 Boxes = Annotated[
     list[Path] | None,
     typer.Option(
-        exists=True, help="COCO JSON, YOLO's labels and data.yaml, or VOC; default for detectors: beside the images"
+        exists=True,
+        help="COCO JSON, YOLO's labels and data.yaml, VOC, or instance masks; default for detectors: beside the images",
     ),
 ]
 Scores = Annotated[

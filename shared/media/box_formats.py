@@ -1,8 +1,9 @@
-"""Boxes of a test set in the formats that people have: COCO JSON, YOLO, Pascal VOC; COCO and YOLO are written, too.
+"""Boxes of a test set in the formats that people have: COCO JSON, YOLO, Pascal VOC, masks; COCO and YOLO are written.
 
     COCO    annotations.json: `bbox` is left, top, width, height in pixels; ids of images and categories are any numbers
     YOLO    labels/a.txt beside images/a.jpg: a line is `class cx cy w h` in fractions of the image; names in data.yaml
     VOC     Annotations/a.xml: pixels are counted from 1, and the last one belongs to the box
+    masks   instances/a.png, or Cityscapes' instanceIds: values number objects (`shared.media.instance_masks`)
 
 `on_image` takes boxes from the picture that they were drawn on to the canonical image (EXIF orientation, scale).
 Formats keep coordinates to 1e-9. Rotated boxes, polygons, and keypoints without boxes are refused.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +22,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from shared.media.manifests import Manifest, ManifestRow, clean_name, decode_text, match_rows
-from shared.problems import InvalidInput, Malformed, validation_sentence
+from shared.problems import InvalidInput, Malformed, TooLarge, validation_sentence
 from shared.schemas.base import MAX_BOXES, JsonObject
 from shared.schemas.boxes import Corners, Ignored, TrueBox
 
@@ -29,7 +31,10 @@ FRACTIONS: Size = (1.0, 1.0)  # the size of a picture whose boxes are fractions 
 SUFFIXES = (".json", ".txt", ".xml", ".yaml", ".yml")
 _SETTINGS = (".yaml", ".yml")
 _NAMES = "classes.txt"  # of labelImg, in place of data.yaml
-_FOLDERS = {"images", "labels", "annotations", "jpegimages", "imgs"}
+_INSTANCES = "instances"  # the folder of instance masks; with .json, the file that says what they mean
+_CITYSCAPES = re.compile(r"_(leftImg8bit|rightImg8bit|gt(Fine|Coarse)_instanceIds)$")
+_FOLDERS = {"images", "labels", "annotations", "jpegimages", "imgs", _INSTANCES}
+_FOLDERS |= {"leftimg8bit", "rightimg8bit", "gtfine", "gtcoarse"}
 _SAME = 1e-9  # relative difference of an area from that of its box
 _YOLO_COLUMNS = 5
 
@@ -52,7 +57,15 @@ class BoxSet(NamedTuple):
 
 def is_box_file(name: str) -> bool:
     """Whether a file may have boxes, or the names of their classes, by its name."""
-    return name.lower().endswith(SUFFIXES)
+    return name.lower().endswith(SUFFIXES) or is_instance_mask(name)
+
+
+def is_instance_mask(name: str) -> bool:
+    """Whether a file may be a mask whose values number objects, by its name."""
+    *folders, file = name.split("/")
+    stem, _, suffix = file.rpartition(".")
+    inside = _INSTANCES in (folder.lower() for folder in folders) or stem.endswith("_instanceIds")
+    return suffix.lower() == "png" and inside
 
 
 def has_class_names(name: str) -> bool:
@@ -66,7 +79,7 @@ def boxes_of(files: Mapping[str, bytes], names: Sequence[str]) -> tuple[list[Box
     Raises InvalidInput and Malformed, also for files in several formats and for none.
     """
     formats = _formats(files, names)
-    coco, voc, lines = formats["COCO JSON"], formats["Pascal VOC"], formats["YOLO"]
+    coco, voc, lines, masks = (formats[name] for name in ("COCO JSON", "Pascal VOC", "YOLO", "instance masks"))
     present = [name for name, of_format in formats.items() if of_format]
     if len(present) > 1:
         raise InvalidInput(f"there are boxes as {' and as '.join(present)}; keep one of them")
@@ -76,9 +89,13 @@ def boxes_of(files: Mapping[str, bytes], names: Sequence[str]) -> tuple[list[Box
     if not present:
         raise InvalidInput(
             "the spec announces boxes, but none was sent: add COCO JSON, YOLO's labels/*.txt with data.yaml, Pascal "
-            'VOC XML, or a manifest.jsonl whose rows have `boxes`: [{"box": [left, top, right, bottom], "label": …}]'
+            "VOC XML, masks in a folder instances with instances.json, or a manifest.jsonl whose rows have "
+            '`boxes`: [{"box": [left, top, right, bottom], "label": …}]'
         )
-    read = read_voc(voc) if voc else read_yolo(lines, _class_names(files))
+    if masks:
+        read = read_instances(masks, next((files[name] for name in files if _base(name) == f"{_INSTANCES}.json"), None))
+    else:
+        read = read_voc(voc) if voc else read_yolo(lines, _class_names(files))
     by_stem = {_stem(image.file): image for image in read.images}
     return [by_stem.get(_stem(name)) for name in names], read
 
@@ -104,6 +121,9 @@ def _formats(files: Mapping[str, bytes], names: Sequence[str]) -> dict[str, dict
             for name, data in files.items()
             if name.lower().endswith(".txt") and _stem(name) in stems and _base(name) != _NAMES
         },
+        "instance masks": {
+            name: data for name, data in files.items() if is_instance_mask(name) and _stem(name) in stems
+        },
     }
 
 
@@ -117,7 +137,8 @@ def _by_name(read: BoxSet, names: Sequence[str]) -> list[BoxedImage | None]:
 def _stem(name: str) -> str:
     """The name without its suffix and without folders such as `images` and `labels`."""
     *folders, file = clean_name(name).split("/")
-    return "/".join([*(part for part in folders if part.lower() not in _FOLDERS), file.rpartition(".")[0] or file])
+    stem = _CITYSCAPES.sub("", file.rpartition(".")[0] or file)
+    return "/".join([*(part for part in folders if part.lower() not in _FOLDERS), stem])
 
 
 def _base(name: str) -> str:
@@ -395,6 +416,28 @@ def _voc_image(name: str, root: ElementTree.Element, first: float) -> BoxedImage
 
 def _edge(text: str | None, name: str) -> float:
     return _numbers([text], 1, f"{name!r} has {text!r} where a number of pixels belongs")[0]
+
+
+# Instance masks
+
+
+def read_instances(files: Mapping[str, bytes], meaning: bytes | None) -> BoxSet:
+    """The boxes of masks by their names. `meaning`: the content of instances.json; None: Cityscapes' classes."""
+    from shared.media.instance_masks import boxes_in, read_values  # as above
+
+    if meaning is None and (others := [name for name in files if not _CITYSCAPES.search(name.rpartition(".")[0])]):
+        raise InvalidInput(
+            f"nothing says which values of {others[0]!r} are of which class; add instances.json: "
+            '{"classes": {"car": 26}, "per_class": 1000}'
+        )
+    values, images = read_values(meaning, f"{_INSTANCES}.json"), []
+    for name, data in files.items():
+        try:
+            boxes, size = boxes_in(data, values)
+        except (InvalidInput, Malformed, TooLarge) as problem:
+            raise InvalidInput(f"{name!r}: {problem.detail}") from problem
+        images.append(BoxedImage(name, _limited(boxes, name), size))
+    return BoxSet(tuple(images), tuple(values.classes), f"boxes are read from {len(images):,} masks of instances")
 
 
 # Common parts
