@@ -20,7 +20,8 @@ from typing import cast
 from gateway.analysis.certainty import mean_overlap
 from gateway.analysis.detection import DUPLICATE, HALLUCINATION, MOST_OF_CLASS, match
 from gateway.database.columns import StoredSpec
-from gateway.kinds.detection_figures import at_confidence, figures, nearby
+from gateway.kinds.detection_figures import at_confidence, chosen_scores, figures, nearby
+from gateway.kinds.detection_hallucinations import by_hallucinations, with_hallucinations
 from gateway.kinds.detection_originals import BoxedOriginals
 from gateway.kinds.detection_rows import NOTHING, BoxDetail, alike, boxes_of_rows, objects_of, recalls
 from gateway.kinds.task_kind import TOP, Scored, TaskKind
@@ -125,14 +126,16 @@ def _changed(original: Scored, image: Scored) -> bool | None:
     return any(was == "found" != now != "gone" for was, now in zip(before, after, strict=False))
 
 
-def _in_job(kind: TaskKind[Answer, Truth], spec: StoredSpec) -> TaskKind[Answer, Truth]:
+def _in_job(kind: TaskKind[Answer, Truth], spec: StoredSpec, model: str) -> TaskKind[Answer, Truth]:
     rules = spec.boxes or DEFAULTS
+    rules = rules.model_copy(update={"scores": {**spec.chosen_scores.get(model, {}), **rules.scores}})
     return replace(
         kind,
         as_truth=partial(_confident, rules=rules),
         judge=partial(_judge, rules=rules),
         detail=partial(BoxDetail, rules=rules),
         originals=partial(BoxedOriginals, rules=rules),
+        choose=partial(chosen_scores, rules=rules) if rules.choose_scores else None,
     )
 
 
@@ -159,6 +162,8 @@ DETECTION = TaskKind(
     figures=figures,
     at_confidence=at_confidence,
     nearby=nearby,
+    other_score=by_hallucinations,
+    with_other_cells=with_hallucinations,
     configured=_in_job,
     alike=alike,
     without=_without,

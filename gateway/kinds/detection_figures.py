@@ -22,15 +22,25 @@ from gateway.analysis.detection import (
     average_precision,
     best_scores,
     losing,
-    precision_difference,
+    precision_differences,
     sizes,
 )
 from gateway.analysis.effects import Floats, Integers, Scores, Units, differences
-from gateway.kinds.detection_rows import BoxScores, limits_of, recalls
+from gateway.kinds.detection_rows import BoxScores, all_boxes, limits_of, recalls, true_objects
+from gateway.kinds.rows import PredictionRow
 from gateway.kinds.task_kind import Fields, KindRows, Measurement
+from shared.schemas.boxes import BoxSpec
 from shared.schemas.effects import Interval
 from shared.schemas.masks import ALL_CLASSES
-from shared.schemas.metrics import AveragePrecision, DetectionMetrics, DetectionScores, FoundObjects, ObjectSize
+from shared.schemas.metrics import (
+    AveragePrecision,
+    DetectionMetrics,
+    DetectionScores,
+    FoundObjects,
+    ObjectSize,
+    PrecisionDifference,
+    PrecisionFigure,
+)
 from shared.schemas.results import ModelResults
 from shared.seeds import derive_seed
 
@@ -44,8 +54,7 @@ class _Precision(NamedTuple):
     """Average precision, over all scores: of each arm, and that of counterfactuals less that of reference arms."""
 
     of_arms: Mapping[str, AveragePrecision]
-    difference: float | None
-    interval: Interval | None
+    differences: dict[PrecisionFigure, PrecisionDifference]
 
 
 def _precision_of(scores: BoxScores, arms: Mapping[str, _Places], seed: int) -> _Precision:
@@ -56,7 +65,8 @@ def _precision_of(scores: BoxScores, arms: Mapping[str, _Places], seed: int) -> 
     of_arms = {name: average_precision(images_at(places), classes) for name, (places, _) in arms.items()}
     counterfactuals, cluster = arms["counterfactuals"]
     references = images_at(scores.pairs[scores.counted, 3])
-    return _Precision(of_arms, *precision_difference(images_at(counterfactuals), references, cluster, classes, seed))
+    differences = precision_differences(images_at(counterfactuals), references, cluster, classes, seed)
+    return _Precision(of_arms, differences)
 
 
 def detection_metrics(
@@ -80,7 +90,8 @@ def detection_metrics(
         precision = _precision_of(scores, arms, seed)
     else:
         of_arms = {name: getattr(reported, name).precision for name in arms}
-        precision = _Precision(of_arms, reported.delta_ap, reported.ap_interval)
+        precision = _Precision(of_arms, reported.precision_differences)
+    of_all = precision.differences.get("ap")
     means = differences(scores, scores.whole).correct
     hallucinating = np.array([bool((matching.fate == HALLUCINATION).any()) for matching in matched], bool)
     more = Units.of(cluster, cluster).means(
@@ -90,11 +101,14 @@ def detection_metrics(
         classes=list(scores.classes),
         iou=limits.iou,
         score=scores.rules.score if confidence is None else confidence,
+        scores=scores.rules.scores if confidence is None else {},
+        chosen=scores.rules.choose_scores and confidence is None,
         **{name: _detection_scores(scores, matched, arm, precision.of_arms[name]) for name, arm in arms.items()},
         delta_recall=float(means.mean()) if len(means) else None,
         interval=_interval(means, seed),
-        delta_ap=precision.difference,
-        ap_interval=precision.interval,
+        delta_ap=of_all and of_all.difference,
+        ap_interval=of_all and of_all.interval,
+        precision_differences=precision.differences,
         delta_hallucinating=float(more.mean()) if len(more) else None,
         hallucinating_interval=_interval(more, seed),
         lost=clustered_rate(losing(matched, original, counterfactual), cluster),
@@ -150,17 +164,15 @@ def at_confidence(rows: KindRows, confidence: float, reported: ModelResults) -> 
 
 
 def nearby(rows: KindRows) -> dict[str, Scores]:
-    """The scores if boxes count from a score 0.1 lower on, or 0.1 higher."""
+    """The scores if boxes count from a score 0.1 lower on, or 0.1 higher, from 0 to 1."""
     scores = rows.scores
     assert isinstance(scores, BoxScores)
     limits = limits_of(scores.rules, scores.classes)
     moved: dict[str, Scores] = {}
     for shift in (-NEARBY, NEARBY):
-        score = limits.score + shift
-        if len(score) and score.min() > 0 and score.max() <= 1:
-            name = f"{abs(shift):g} {'lower' if shift < 0 else 'higher'}"
-            name = name if scores.rules.scores else f"{scores.rules.score + shift:g}"
-            moved[name] = _rescored(scores, limits._replace(score=score))
+        name = f"{abs(shift):g} {'lower' if shift < 0 else 'higher'}"
+        name = name if scores.rules.scores else f"{min(max(scores.rules.score + shift, 0.0), 1.0):g}"
+        moved[name] = _rescored(scores, limits._replace(score=(limits.score + shift).clip(0.0, 1.0)))
     return moved
 
 
@@ -198,5 +210,16 @@ def _best_scores(scores: BoxScores, seed: int) -> dict[str, float]:
     """By class the score from which on its boxes have the highest F1 on the originals."""
     sample = np.random.default_rng(seed).permutation(len(scores.every))[:MOST_COMPARED]
     images = [scores.images[place] for place in scores.every[sample].tolist()]
-    best = best_scores(images, len(scores.classes), scores.rules.iou)
-    return {name: score for name, score in zip(scores.classes, best, strict=True) if score is not None}
+    return _best_by_class(images, scores.classes, scores.rules.iou)
+
+
+def chosen_scores(rows: Sequence[PredictionRow], classes: Sequence[str], *, rules: BoxSpec) -> dict[str, float]:
+    """The same for predictions on originals; a class of which nothing is found at any score is not among them."""
+    numbers = {name: place for place, name in enumerate(classes)}
+    truths = ((true_objects(row, numbers), all_boxes(row)) for row in rows)
+    return _best_by_class([BoxedPair(objects, boxes) for objects, boxes in truths if objects], classes, rules.iou)
+
+
+def _best_by_class(images: Sequence[BoxedPair], classes: Sequence[str], iou: float) -> dict[str, float]:
+    best = best_scores(images, len(classes), iou)
+    return {name: score for name, score in zip(classes, best, strict=True) if score is not None}

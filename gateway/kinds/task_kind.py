@@ -17,7 +17,7 @@ from gateway.kinds.rows import NO_PHRASES, CompletePair, EditPhrases, Prediction
 from gateway.methods.checks import ShapeService
 from gateway.methods.counterfactual import MethodImage
 from shared.schemas.base import ImagePayload, JsonObject, Kind
-from shared.schemas.effects import Metric
+from shared.schemas.effects import CellEffect, Metric
 from shared.schemas.jobs import JobSpec
 from shared.schemas.results import ModelResults, Relation
 from shared.service.endpoints import Endpoint
@@ -75,6 +75,23 @@ class Detail(Protocol):
         """All that was added, with the scores of all pairs."""
 
 
+class ScoresAlone:
+    """A `Detail` that keeps nothing beside the scores."""
+
+    def add(
+        self,
+        numbers: SourceNumbers,
+        original: PredictionRow | None,
+        pairs: Sequence[CompletePair],
+        unscored: Sequence[CompletePair] = (),
+    ) -> None:
+        """As in `Detail`."""
+
+    def rows(self, scores: Scores) -> KindRows:
+        """As in `Detail`."""
+        return KindRows(scores)
+
+
 class Measurement(NamedTuple):
     """What the figures of a kind depend on beside the rows: method, cost of a rendering, colours of classes, seed.
 
@@ -110,7 +127,10 @@ class TaskKind(Generic[Answer, Truth]):
     predictions have none.
     `nearby`: the scores at limits of confidence beside the job's, by their names; findings are repeated with them.
     `alike`: predictions for images that are compared, without what only some of the images have.
-    `configured`: the kind as a spec changes it; None where it does not.
+    `other_score`: the prediction with its one score by another aspect, whose cells are a family of their own, and
+    `with_other_cells` the fields of the results with their effects.
+    `configured`: the kind as a spec changes it for a model ("": any); None where it does not. `choose`: the limits of
+    confidence by class that predictions for originals choose, if the job wants that.
     """
 
     name: Kind
@@ -137,14 +157,17 @@ class TaskKind(Generic[Answer, Truth]):
     nearby: Callable[[KindRows], Mapping[str, Scores]] | None = None
     most_classes: int | None = None
     on_power: str = ""
-    configured: Callable[[TaskKind[Answer, Truth], StoredSpec], TaskKind[Answer, Truth]] | None = None
+    configured: Callable[[TaskKind[Answer, Truth], StoredSpec, str], TaskKind[Answer, Truth]] | None = None
+    other_score: Callable[[PredictionRow], PredictionRow] | None = None
+    with_other_cells: Callable[[ModelResults, Sequence[CellEffect]], Fields] = lambda results, effects: {}
+    choose: Callable[[Sequence[PredictionRow], Sequence[str]], dict[str, float]] | None = None
     alike: Callable[[Sequence[PredictionRow | None]], Sequence[PredictionRow | None]] = lambda rows: rows
     without: Callable[[Truth, frozenset[int]], Truth] = lambda truth, lost: truth
     with_added: Callable[[Truth, Scored, ImagePayload, ImagePayload, ShapeService], Truth] = lambda truth, *_: truth
 
-    def of_job(self, spec: StoredSpec) -> TaskKind[Answer, Truth]:
-        """The kind as it judges in a job of this spec."""
-        return self if self.configured is None else self.configured(self, spec)
+    def of_job(self, spec: StoredSpec, model: str = "") -> TaskKind[Answer, Truth]:
+        """The kind as it judges a model in a job of this spec."""
+        return self if self.configured is None else self.configured(self, spec, model)
 
     @property
     def template(self) -> str:

@@ -65,6 +65,12 @@ def _head(results: JobResults) -> Iterator[str]:
     yield ""
     yield from (f"* {sentence(hint)}" for hint in originals_hints(results))
     yield from (
+        f"* {plain(result.model)}, {plain(result.method)}: {sentence(effect.sentence)}"
+        for result in results.results
+        if result.detection
+        for effect in result.detection.more_hallucinations
+    )
+    yield from (
         f"* Checks that are off: {sentence(line)}" for line in checks_off_lines(results.checks_off, results.funnels)
     )
     yield from (

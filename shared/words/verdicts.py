@@ -40,6 +40,7 @@ class ModelVerdict:
     are then limits at 97.5 %, so that their quotient is one at 95 %.
     `provisional`: the method's random sample is not reviewed, or holds no image that the model kept.
     `never`: the model recognises a class on none of the originals, so that no change could cost it anything there.
+    `hallucinates`: it hallucinates more under a value, which is said beside the cells of recall.
     """
 
     kind: VerdictKind
@@ -51,6 +52,7 @@ class ModelVerdict:
     limit: float = 1.0
     provisional: bool = True
     never: bool = False
+    hallucinates: bool = False
 
     @property
     def shown(self) -> list[CellEffect]:
@@ -60,7 +62,11 @@ class ModelVerdict:
     @property
     def passes(self) -> bool:
         """Whether more than a small loss is ruled out in all tested cells, on reviewed images."""
-        return self.kind == "bounded" and self.limit <= SMALL_LOSS and not (self.provisional or self.never)
+        return (
+            self.kind == "bounded"
+            and self.limit <= SMALL_LOSS
+            and not (self.provisional or self.never or self.hallucinates)
+        )
 
 
 def is_suspected(difference: float, interval: Interval | None, n: int, margin: float = BEYOND) -> bool:
@@ -112,7 +118,10 @@ def verdict_of(results: JobResults, of: ModelResults) -> ModelVerdict:
     largest = max((_loss_limit(effect, beside_share=share is not None) for effect in tested), default=1.0)
     limit = min(1.0, largest / (share or 1.0))
     never = bool(check and check.never)
-    return ModelVerdict(kind, weaknesses, tested, untested, unsettled, sentence, limit, share is None, never)
+    hallucinates = of.detection is not None and bool(of.detection.more_hallucinations)
+    return ModelVerdict(
+        kind, weaknesses, tested, untested, unsettled, sentence, limit, share is None, never, hallucinates
+    )
 
 
 def _loss_limit(effect: CellEffect, beside_share: bool) -> float:
