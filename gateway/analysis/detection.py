@@ -285,7 +285,7 @@ class Resampled:
         precision = np.maximum.accumulate((hits / (boxes + np.spacing(1)))[:, ::-1], axis=1)[:, ::-1]
         precision = np.hstack([precision, np.zeros((ious, 1))])
         reached = [np.searchsorted(row / objects, self._recalls, side="left") for row in hits]
-        return np.take_along_axis(precision, np.array(reached), axis=1).mean(axis=1)
+        return np.asarray(np.take_along_axis(precision, np.array(reached), axis=1).mean(axis=1))
 
 
 def _ranked(images: Sequence[dict[str, Any] | None]) -> _Ranked:

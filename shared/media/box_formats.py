@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from shared.media.manifests import Manifest, ManifestRow, clean_name, decode_text, match_rows
-from shared.problems import InvalidInput, Malformed, TooLarge, validation_sentence
+from shared.problems import InvalidInput, Malformed, validation_sentence
 from shared.schemas.base import MAX_BOXES, JsonObject
 from shared.schemas.boxes import Corners, Ignored, TrueBox
 
@@ -31,8 +31,9 @@ FRACTIONS: Size = (1.0, 1.0)  # the size of a picture whose boxes are fractions 
 SUFFIXES = (".json", ".txt", ".xml", ".yaml", ".yml")
 _SETTINGS = (".yaml", ".yml")
 _NAMES = "classes.txt"  # of labelImg, in place of data.yaml
-_INSTANCES = "instances"  # the folder of instance masks; with .json, the file that says what they mean
-_CITYSCAPES = re.compile(r"_(leftImg8bit|rightImg8bit|gt(Fine|Coarse)_instanceIds)$")
+_INSTANCES = "instances"  # the folder of instance masks
+INSTANCES_JSON = f"{_INSTANCES}.json"  # says what their values mean
+CITYSCAPES_NAME = re.compile(r"_(leftImg8bit|rightImg8bit|gt(Fine|Coarse)_instanceIds)$")
 _FOLDERS = {"images", "labels", "annotations", "jpegimages", "imgs", _INSTANCES}
 _FOLDERS |= {"leftimg8bit", "rightimg8bit", "gtfine", "gtcoarse"}
 _SAME = 1e-9  # relative difference of an area from that of its box
@@ -55,6 +56,9 @@ class BoxSet(NamedTuple):
     note: str = ""
 
 
+ReadMasks = Callable[[Mapping[str, bytes], bytes | None], BoxSet]
+
+
 def is_box_file(name: str) -> bool:
     """Whether a file may have boxes, or the names of their classes, by its name."""
     return name.lower().endswith(SUFFIXES) or is_instance_mask(name)
@@ -73,12 +77,15 @@ def has_class_names(name: str) -> bool:
     return name.lower().endswith(_SETTINGS) or _base(name) == _NAMES
 
 
-def boxes_of(files: Mapping[str, bytes], names: Sequence[str]) -> tuple[list[BoxedImage | None], BoxSet]:
+def boxes_of(
+    files: Mapping[str, bytes], names: Sequence[str], read_masks: ReadMasks | None = None
+) -> tuple[list[BoxedImage | None], BoxSet]:
     """The boxes of each image of these names, None for one that has no entry, and all that was read.
 
+    `read_masks` reads instance masks, given the content of instances.json; without it they are left aside.
     Raises InvalidInput and Malformed, also for files in several formats and for none.
     """
-    formats = _formats(files, names)
+    formats = _formats(files, names) | ({} if read_masks else {"instance masks": {}})
     coco, voc, lines, masks = (formats[name] for name in ("COCO JSON", "Pascal VOC", "YOLO", "instance masks"))
     present = [name for name, of_format in formats.items() if of_format]
     if len(present) > 1:
@@ -92,8 +99,8 @@ def boxes_of(files: Mapping[str, bytes], names: Sequence[str]) -> tuple[list[Box
             "VOC XML, masks in a folder instances with instances.json, or a manifest.jsonl whose rows have "
             '`boxes`: [{"box": [left, top, right, bottom], "label": …}]'
         )
-    if masks:
-        read = read_instances(masks, next((files[name] for name in files if _base(name) == f"{_INSTANCES}.json"), None))
+    if masks and read_masks:
+        read = read_masks(masks, next((files[name] for name in files if _base(name) == INSTANCES_JSON), None))
     else:
         read = read_voc(voc) if voc else read_yolo(lines, _class_names(files))
     by_stem = {_stem(image.file): image for image in read.images}
@@ -137,7 +144,7 @@ def _by_name(read: BoxSet, names: Sequence[str]) -> list[BoxedImage | None]:
 def _stem(name: str) -> str:
     """The name without its suffix and without folders such as `images` and `labels`."""
     *folders, file = clean_name(name).split("/")
-    stem = _CITYSCAPES.sub("", file.rpartition(".")[0] or file)
+    stem = CITYSCAPES_NAME.sub("", file.rpartition(".")[0] or file)
     return "/".join([*(part for part in folders if part.lower() not in _FOLDERS), stem])
 
 
@@ -194,7 +201,7 @@ def read_coco(value: JsonObject, name: str = "the COCO JSON") -> BoxSet:
     read = [
         BoxedImage(
             str(images[number].get("file_name")),
-            _limited(of_image, name, number),
+            limited(of_image, name, number),
             _coco_size(images[number], f"image {number} of {name!r}"),
         )
         for number, of_image in boxes.items()
@@ -285,7 +292,7 @@ def read_yolo(files: Mapping[str, bytes], classes: Sequence[str]) -> BoxSet:
         boxes = [
             _yolo_box(line.split(), classes, f"line {number} of {name!r}") for number, line in lines if line.strip()
         ]
-        images.append(BoxedImage(name, _limited(boxes, name), FRACTIONS))
+        images.append(BoxedImage(name, limited(boxes, name), FRACTIONS))
     return BoxSet(tuple(images), tuple(classes), f"boxes are read from {len(images):,} label files, YOLO")
 
 
@@ -411,33 +418,11 @@ def _voc_image(name: str, root: ElementTree.Element, first: float) -> BoxedImage
         corners = (left - first, top - first, right, bottom)
         boxes.append(_box(corners, (entry.findtext("name") or "").strip(), about, difficult))
     width, height = (_edge(root.findtext(f"size/{side}") or "0", name) for side in ("width", "height"))
-    return BoxedImage(name, _limited(boxes, name), (width, height) if width and height else None)
+    return BoxedImage(name, limited(boxes, name), (width, height) if width and height else None)
 
 
 def _edge(text: str | None, name: str) -> float:
     return _numbers([text], 1, f"{name!r} has {text!r} where a number of pixels belongs")[0]
-
-
-# Instance masks
-
-
-def read_instances(files: Mapping[str, bytes], meaning: bytes | None) -> BoxSet:
-    """The boxes of masks by their names. `meaning`: the content of instances.json; None: Cityscapes' classes."""
-    from shared.media.instance_masks import boxes_in, read_values  # as above
-
-    if meaning is None and (others := [name for name in files if not _CITYSCAPES.search(name.rpartition(".")[0])]):
-        raise InvalidInput(
-            f"nothing says which values of {others[0]!r} are of which class; add instances.json: "
-            '{"classes": {"car": 26}, "per_class": 1000}'
-        )
-    values, images = read_values(meaning, f"{_INSTANCES}.json"), []
-    for name, data in files.items():
-        try:
-            boxes, size = boxes_in(data, values)
-        except (InvalidInput, Malformed, TooLarge) as problem:
-            raise InvalidInput(f"{name!r}: {problem.detail}") from problem
-        images.append(BoxedImage(name, _limited(boxes, name), size))
-    return BoxSet(tuple(images), tuple(values.classes), f"boxes are read from {len(images):,} masks of instances")
 
 
 # Common parts
@@ -464,7 +449,8 @@ def _box(
         raise InvalidInput(f"{about}: {validation_sentence(faults)}") from error
 
 
-def _limited(boxes: Sequence[TrueBox], name: str, image: object = "") -> tuple[TrueBox, ...]:
+def limited(boxes: Sequence[TrueBox], name: str, image: object = "") -> tuple[TrueBox, ...]:
+    """The boxes of an image in a file. Raises InvalidInput if there are too many."""
     if len(boxes) > MAX_BOXES:
         where = f"image {image} of {name!r}" if image else repr(name)
         raise InvalidInput(f"{where} has {len(boxes):,} boxes; an image may have {MAX_BOXES:,}")

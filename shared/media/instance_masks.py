@@ -20,9 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError, model_validator
 
+from shared.media.box_formats import CITYSCAPES_NAME, INSTANCES_JSON, BoxedImage, BoxSet, limited
 from shared.media.images import decode_numbers
 from shared.media.regions import Mask, box_of
-from shared.problems import InvalidInput, validation_sentence
+from shared.problems import InvalidInput, Malformed, TooLarge, validation_sentence
 from shared.schemas.base import Contract
 from shared.schemas.boxes import Ignored, TrueBox
 from shared.schemas.masks import Label
@@ -49,7 +50,25 @@ class InstanceValues(Contract):
         return self
 
 
-def read_values(data: bytes | None, name: str) -> InstanceValues:
+def read_instances(files: Mapping[str, bytes], meaning: bytes | None) -> BoxSet:
+    """The boxes of masks by their names. `meaning`: the content of instances.json; None: Cityscapes' classes."""
+    others = [name for name in files if not CITYSCAPES_NAME.search(name.rpartition(".")[0])]
+    if meaning is None and others:
+        raise InvalidInput(
+            f"nothing says which values of {others[0]!r} are of which class; add {INSTANCES_JSON}: "
+            '{"classes": {"car": 26}, "per_class": 1000}'
+        )
+    values, images = read_values(meaning), []
+    for name, data in files.items():
+        try:
+            boxes, size = boxes_in(data, values)
+        except (InvalidInput, Malformed, TooLarge) as problem:
+            raise InvalidInput(f"{name!r}: {problem.detail}") from problem
+        images.append(BoxedImage(name, limited(boxes, name), size))
+    return BoxSet(tuple(images), tuple(values.classes), f"boxes are read from {len(images):,} masks of instances")
+
+
+def read_values(data: bytes | None) -> InstanceValues:
     """The content of instances.json; None: Cityscapes' own classes. Raises InvalidInput."""
     if data is None:
         return InstanceValues(classes=CITYSCAPES)
@@ -57,7 +76,7 @@ def read_values(data: bytes | None, name: str) -> InstanceValues:
         return InstanceValues.model_validate_json(data)
     except ValidationError as error:
         faults = error.errors(include_url=False, include_context=False, include_input=False)
-        raise InvalidInput(f"{name!r}: {validation_sentence(faults)}") from error
+        raise InvalidInput(f"{INSTANCES_JSON!r}: {validation_sentence(faults)}") from error
 
 
 def boxes_in(png: bytes, values: InstanceValues) -> tuple[list[TrueBox], tuple[int, int]]:

@@ -24,6 +24,7 @@ from shared.media.box_formats import (
     write_yolo,
 )
 from shared.media.images import canonical
+from shared.media.instance_masks import read_instances
 from shared.problems import InvalidInput, Malformed
 from shared.schemas.boxes import TrueBox
 
@@ -49,7 +50,7 @@ def coco(*annotations: Mapping[str, Any], **image: Any) -> bytes:
 
 
 def only(files: Mapping[str, bytes], name: str = "images/a.jpg") -> BoxedImage:
-    (image,), _ = boxes_of(files, [name])
+    (image,), _ = boxes_of(files, [name], read_instances)
     assert image is not None
     return image
 
@@ -114,7 +115,7 @@ def test_masks_of_instances_give_the_boxes_of_their_pixels() -> None:
     values[2:8, 3:9], values[10:12, 5:10], values[10:12, 11:20] = 24_000, 26_001, 26_001
     values[20:25, 0:4], values[20:25, 30:40], values[0, 0] = 26, 26, 7_000
     files = {"s/gtFine/val/aa/aa_1_gtFine_instanceIds.png": numbers_png(values)}
-    (image,), read = boxes_of(files, ["s/leftImg8bit/val/aa/aa_1_leftImg8bit.png"])
+    (image,), read = boxes_of(files, ["s/leftImg8bit/val/aa/aa_1_leftImg8bit.png"], read_instances)
     assert image is not None
     assert (image.size, read.classes[:3]) == ((40, 30), ("person", "rider", "car"))
     assert image.boxes == (
