@@ -168,6 +168,9 @@ DETECTION = TaskKind(
     alike=alike,
     without=_without,
     with_added=_with_added,
+    no_repair=(
+        "detectors cannot be repaired here; export the job as coco, or as folders for YOLO, and train on its images"
+    ),
     on_power=(
         " An image counts for each class of its boxes, with the share of these objects that is found. That varies less "
         "between images than accuracy where images have several objects, so smaller drops may be detectable."

@@ -112,7 +112,8 @@ class TaskKind(Generic[Answer, Truth]):
     `models` and `does`: what its models are, and do; `truth` and `truths`: what its ground truth is. `announced`:
     whether a spec announces this ground truth. `localised`: truth and predictions lie at places of the image; else
     the image as a whole has them. `right_or_wrong`: scores are 0 or 1. `level`: a mean score with its interval.
-    `checks`: those that only some kinds have. `most_classes` of a job (None: any number). `on_power`: what a plan adds
+    `checks`: those that only some kinds have. `no_repair`: why its models cannot be
+    repaired; "" if they can. `most_classes` of a job (None: any number). `on_power`: what a plan adds
     on the drops that it can detect.
 
     `answers`: of a reply of the `endpoint`, for each image, by the classes of the job. `truth_of` reads the ground
@@ -155,6 +156,7 @@ class TaskKind(Generic[Answer, Truth]):
     figures: Callable[[KindRows, Measurement], Fields]
     at_confidence: Callable[[KindRows, float, ModelResults], tuple[Scores, Fields]] | None = None
     nearby: Callable[[KindRows], Mapping[str, Scores]] | None = None
+    no_repair: str = ""
     most_classes: int | None = None
     on_power: str = ""
     configured: Callable[[TaskKind[Answer, Truth], StoredSpec, str], TaskKind[Answer, Truth]] | None = None

@@ -202,6 +202,38 @@ def test_the_originals_choose_the_scores_from_which_boxes_count(client: httpx.Cl
     assert "scores" not in result["detection"], "4 originals tell too little"
 
 
+def test_images_are_chosen_by_error_and_size(client: httpx.Client, job: str) -> None:
+    def views(**filters: str) -> dict[str, list[str]]:
+        page = client.get(f"/jobs/{job}/results", params={"limit": 50, **filters})
+        assert page.status_code == 200, page.text
+        seen = {view["id"]: view["predictions"][0].get("counterfactual") for view in page.json()["counterfactuals"]}
+        return {
+            name: [
+                *(thing["outcome"] for thing in it["detected"]["objects"]),
+                *(e["why"] for e in it["detected"]["extras"]),
+            ]
+            for name, it in seen.items()
+            if it
+        }
+
+    everything = views()
+    for error in ("missed", "mislocated", "misclassified", "hallucination", "duplicate"):
+        expected = {name for name, errors in everything.items() if error in errors}
+        assert views(error=error).keys() == views(error=error, size="small").keys() == expected
+        assert views(error=error, size="large") == {}
+    lost = {name for name, errors in everything.items() if {"missed", "mislocated", "misclassified"} & {*errors}}
+    assert views(size="small").keys() == lost != set()
+    assert views(error="missed", on="original") == {}, "all is found there"
+    assert f"/jobs/{job}/gallery?" in (page := client.get(f"/jobs/{job}/view").text)
+    assert "error=missed" in page
+
+
+def test_detectors_are_not_repaired(client: httpx.Client, job: str) -> None:
+    reply = client.post(f"/jobs/{job}/repairs", json={"model": DETECTOR})
+    assert (reply.status_code, "detectors cannot be repaired" in reply.text) == (422, True)
+    assert "contrafact repair" not in client.get(f"/jobs/{job}/report", params={"format": "md"}).text
+
+
 @pytest.mark.parametrize("boxes", [coco, yolo, voc, manifest])
 def test_boxes_of_every_format_give_the_same_plan(client: httpx.Client, boxes: Any) -> None:
     reply = post(client, {**images(3), **boxes(3)}, SPEC, "/jobs?dry_run=true")
