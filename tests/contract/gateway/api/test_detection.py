@@ -298,6 +298,12 @@ def test_pages_and_report_show_boxes_and_what_became_of_the_objects(client: http
     shown = html.unescape(client.get(pair).text)
     assert "its boxes" in shown
     assert 'class="box found"' in shown
+    lost = client.get(f"/jobs/{job}/results", params={"flipped": "true", "verdict": "counted"}).json()[
+        "counterfactuals"
+    ][0]
+    crops = html.unescape(client.get(f"/jobs/{job}/pairs/{lost['id']}").text)
+    assert crops.index("row crops") < crops.index("its boxes"), "what is lost comes first"
+    assert f'<use href="#of-{lost["id"]}-{DETECTOR}-counterfactual"/>' in crops
     report = client.get(f"/jobs/{job}/report").text
     assert "Object by object" in report
     assert 'class="box' in report
