@@ -186,6 +186,7 @@ def test_results_have_recall_by_class_objects_and_average_precision(client: http
     assert all(len(view["predictions"][0]["original"]["detected"]["objects"]) == 2 for view in buses)
 
 
+@pytest.mark.slow
 def test_the_originals_choose_the_scores_from_which_boxes_count(client: httpx.Client, job: str) -> None:
     """Boxes of originals have the score 1; of equally good scores the middle one is chosen, as the first job named."""
     spec = {**SPEC, "boxes": {"score": 0.99, "choose_scores": True}}
@@ -202,6 +203,7 @@ def test_the_originals_choose_the_scores_from_which_boxes_count(client: httpx.Cl
     assert "scores" not in result["detection"], "4 originals tell too little"
 
 
+@pytest.mark.slow
 def test_images_are_chosen_by_error_and_size(client: httpx.Client, job: str) -> None:
     def views(**filters: str) -> dict[str, list[str]]:
         page = client.get(f"/jobs/{job}/results", params={"limit": 50, **filters})

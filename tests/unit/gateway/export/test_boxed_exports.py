@@ -59,6 +59,7 @@ def unpacked(layout: FormatName, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_hubs_objects_are_a_data_set_that_can_be_tested(tmp_path: Path) -> None:
     import datasets
 
