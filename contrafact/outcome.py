@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from shared.schemas.effects import CellEffect
 from shared.schemas.jobs import ImageFailure
 from shared.schemas.results import CounterfactualView, JobResults, ModelOpinion, PredictionView
-from shared.words.verdicts import VerdictKind, originals_hints, verdict_of, verdict_sentence
+from shared.words.verdicts import VerdictKind, model_hints, verdict_of, verdict_sentence
 from shared.words.wording import nothing_accepted
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class Outcome:
         head = f"Outcome(job={self.job!r}, directory={self.directory!r}, failures={self.failures!r})"
         outside = self.metrics.outside_domain
         warning = [f"  Do not rely on these results: {outside}"] if outside else []
-        hints = [f"  {hint}" for hint in originals_hints(self.metrics)]
+        hints = [f"  {hint}" for hint in model_hints(self.metrics)]
         return "\n".join([head, *warning, *(f"  {verdict}" for verdict in self.verdicts), *hints])
 
     def to_dataframe(self, table: Table = "counterfactuals") -> pandas.DataFrame:

@@ -20,8 +20,8 @@ from shared.schemas.reviews import ReviewView
 from shared.words.stages import in_flight, stage_words
 from shared.words.verdicts import (
     any_testable,
+    model_hints,
     not_testable_sentences,
-    originals_hints,
     verdict_of,
     verdict_sentence,
 )
@@ -52,7 +52,7 @@ def findings(results: JobResults) -> RenderableType:
     lines += [Text(line) for line in _missing_sources(results)]
     if results.sources == results.sources_failed + results.sources_cancelled:
         return Group(*lines)
-    lines += [Text(hint) for hint in originals_hints(results)]
+    lines += [Text(hint) for hint in model_hints(results)]
     if any_testable(results) and (nothing := nothing_compared(results)):
         return Group(*lines, Text(nothing), Text(_check_notes(results)))
     for model_results in results.results:

@@ -85,13 +85,16 @@ Masks = Annotated[
 Boxes = Annotated[
     list[Path] | None,
     typer.Option(
-        exists=True, help="COCO JSON, YOLO's labels and data.yaml, or VOC; default for detectors: beside the images"
+        exists=True,
+        help="COCO JSON, YOLO's labels and data.yaml, VOC, or instance masks; default for detectors: beside the images",
     ),
 ]
 Scores = Annotated[
     list[str] | None,
     typer.Option(
-        "--score", metavar="SCORE|CLASS=SCORE", help="least score of a detector's box that counts; default: 0.5"
+        "--score",
+        metavar="SCORE|CLASS=SCORE|best",
+        help="least score of a detector's box that counts; default: 0.5; best: chosen on the originals",
     ),
 ]
 ObjectMasks = Annotated[
@@ -187,7 +190,9 @@ def _boxes(
         return None
     by_class = dict(parse_pair(text) for text in score if "=" in text)
     overall = [text for text in score if "=" not in text]
-    options = {"score": overall[-1] if overall else None, "scores": by_class or None}
+    best = overall[-1:] == ["best"]
+    score_of_all = overall[-1] if overall and not best else None
+    options = {"score": score_of_all, "scores": by_class or None, "choose_scores": best or None}
     return BoxSpec.model_validate({name: option for name, option in options.items() if option is not None})
 
 

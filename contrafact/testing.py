@@ -47,7 +47,7 @@ class InProcessOptions:
     directory: Path
     on_progress: Callable[[JobDetail], None] | None
     kind: TestedKind = "classification"
-    score: float | Mapping[str, float] | None = None
+    score: float | Literal["best"] | Mapping[str, float] | None = None
     design: DesignKind | None = None
 
 
@@ -70,7 +70,7 @@ def test(
     preprocessing: Preprocessing | None = None,
     input_size: tuple[int, int] | None = None,
     inputs: Inputs = "arrays",
-    score: float | Mapping[str, float] | None = None,
+    score: float | Literal["best"] | Mapping[str, float] | None = None,
     name: str = "model",
     seed: int = 0,
     outside_domain: bool = False,
@@ -111,7 +111,8 @@ def test(
         preprocessing: For ONNX files: how an image becomes their input.
         input_size: Height and width of a JATIC_ONNX model whose metadata leaves them open.
         inputs: What a function gets: arrays (height × width × 3, uint8), or PIL images.
-        score: Least score of a detector's box that counts, of all classes or by class; default: 0.5.
+        score: Least score of a detector's box that counts, of all classes or by class; default: 0.5. "best": the one
+            with the highest F1 on the originals, for each class.
         name: The model's name in results.
         seed: Seed of the job.
         outside_domain: Test images that the profile's models do not know, such as photographs with `tiny`. Otherwise a

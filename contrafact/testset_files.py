@@ -11,7 +11,7 @@ from pathlib import Path
 
 from shared.characters import visible
 from shared.media.archives import is_archive_file
-from shared.media.box_formats import has_class_names, have_boxes, is_box_file
+from shared.media.box_formats import has_class_names, have_boxes, is_box_file, is_instance_mask
 from shared.media.manifests import ManifestRow, shared_folder
 from shared.media.testsets import (
     HEAD_BYTES,
@@ -53,7 +53,7 @@ class LocalSet:
         if any(b'"boxes"' in path.read_bytes() for path in manifests):
             return True
         files = {name: path.read_bytes for name, path in self.beside}
-        return have_boxes(files, [name for name, _ in self.images])
+        return have_boxes(files, [name for name, _ in self.images if not is_instance_mask(name)])
 
     def take_boxes(self, paths: Sequence[Path]) -> None:
         """Use the boxes of these files and folders instead of those beside the images, whose class names may stay.
@@ -157,7 +157,7 @@ def _take(found: LocalSet, name: str, path: Path) -> None:
     name, test_set = visible(unicodedata.normalize("NFC", name)), found.test_set
     try:
         part = _part(name, path)
-        if part != "image" and is_box_file(name) and path.is_file():
+        if (part != "image" or is_instance_mask(name)) and is_box_file(name) and path.is_file():
             found.beside.append((name, path))
         if part == "image":
             found.images.append((name, path))

@@ -56,7 +56,7 @@ from shared.media.box_formats import BoxedImage, on_image
 from shared.media.images import Pixels, working_size
 from shared.media.testsets import TestSet
 from shared.problems import InvalidInput, validation_sentence
-from shared.schemas.boxes import TrueBox
+from shared.schemas.boxes import Ignored, TrueBox
 
 Floats = NDArray[np.float64]
 _FORMS = (
@@ -64,17 +64,21 @@ _FORMS = (
     'a list of {"label", "score", "box"}'
 )
 _NAMES_OF_CATEGORIES = ("category", "categories", "label", "labels", "category_id")
+_IGNORING = ("iscrowd", "difficult")
 _ORIENTATION = 0x0112  # of EXIF
 _OVERHANG = 1.05  # of an image's side; boxes of corners that are read as sides reach farther
 
 
 class Boxes(NamedTuple):
-    """Boxes of one image: n × 4 corners in pixels, n names or indices of classes; scores of predictions alone."""
+    """Boxes of one image: n × 4 corners in pixels, n names or indices of classes; scores of predictions alone.
+
+    `ignore`: why each object of a ground truth does not count; None for one that does.
+    """
 
     corners: Floats
     labels: list[object]
     scores: Floats | None
-    crowd: list[bool]
+    ignore: list[Ignored | None]
 
 
 def read_boxes(value: object) -> Boxes:
@@ -90,7 +94,7 @@ def _read(value: Any) -> Boxes:
         given = value["boxes"]
         if getattr(getattr(given, "format", None), "name", "XYXY") != "XYXY":  # of torchvision's tensors
             raise ValueError(f"the boxes have the format {given.format.name}; convert them to XYXY")
-        return _boxes(given, value["labels"], value.get("scores"), value.get("iscrowd"))
+        return _boxes(given, value["labels"], value.get("scores"), value.get("iscrowd"), value.get("difficult"))
     if isinstance(value, list | tuple):
         corners = [[*entry["box"].values()] if isinstance(entry["box"], Mapping) else entry["box"] for entry in value]
         scores = [entry["score"] for entry in value if "score" in entry]
@@ -104,7 +108,7 @@ def _read(value: Any) -> Boxes:
     return _boxes(value.boxes, value.labels, getattr(value, "scores", None))
 
 
-def _boxes(corners: object, labels: object, scores: object, crowd: object = None) -> Boxes:
+def _boxes(corners: object, labels: object, scores: object, crowd: object = None, difficult: object = None) -> Boxes:
     rows = as_array(corners).astype(np.float64).reshape(-1, 4)
     names = list(labels) if isinstance(labels, list | tuple) else as_array(labels).tolist()
     given = None if scores is None else as_array(scores).astype(np.float64)
@@ -114,8 +118,14 @@ def _boxes(corners: object, labels: object, scores: object, crowd: object = None
         raise ValueError(
             f"there are {len(rows)} boxes, {len(names)} labels and {'no' if given is None else len(given)} scores"
         )
-    ignored = [False] * len(rows) if crowd is None else [bool(one) for one in as_array(crowd).tolist()]
-    return Boxes(rows, [name.item() if hasattr(name, "item") else name for name in names], given, ignored)
+    crowds, difficults = (
+        [False] * len(rows) if each is None else as_array(each).tolist() for each in (crowd, difficult)
+    )
+    ignore: list[Ignored | None] = [
+        "crowd" if is_crowd else "difficult" if is_difficult else None
+        for is_crowd, is_difficult in zip(crowds, difficults, strict=True)
+    ]
+    return Boxes(rows, [name.item() if hasattr(name, "item") else name for name in names], given, ignore)
 
 
 def _name(label: object, classes: Sequence[str] | None) -> str:
@@ -137,10 +147,9 @@ def _with_boxes(image: LabelledImage, target: object, classes: Sequence[str] | N
         raise ValueError(f"{image.name!r}: turn the image and its boxes upright (PIL.ImageOps.exif_transpose)")
     try:
         boxes = read_boxes(target)
-        rows = zip(boxes.corners.tolist(), boxes.labels, boxes.crowd, strict=True)
+        rows = zip(boxes.corners.tolist(), boxes.labels, boxes.ignore, strict=True)
         true = [
-            TrueBox(box=tuple(corners), label=_name(label, classes), ignore="crowd" if crowd else None)
-            for corners, label, crowd in rows
+            TrueBox(box=tuple(corners), label=_name(label, classes), ignore=ignore) for corners, label, ignore in rows
         ]
     except ValidationError as error:
         faults = error.errors(include_url=False, include_context=False, include_input=False)
@@ -177,10 +186,10 @@ def _hugging_face(dataset: Indexed, features: Columns, classes: Sequence[str] | 
     def read(position: int) -> LabelledImage:
         row = cast("Mapping[str, Any]", dataset[position])
         image, objects = LabelledImage(row[pictures], None, position_name(position)), row[column]
-        if isinstance(objects, Mapping):
-            corners, labels = objects["bbox"], objects[category]
-        else:
-            corners, labels = [thing["bbox"] for thing in objects], [thing[category] for thing in objects]
+        columns = ["bbox", category, *(name for name in _IGNORING if name in inner)]
+        if not isinstance(objects, Mapping):
+            objects = {name: [thing[name] for thing in objects] for name in columns}
+        corners, labels = objects["bbox"], objects[category]
         sides = np.array(corners, float).reshape(-1, 4)
         ends = sides[:, :2] + sides[:, 2:]
         if (ends > _OVERHANG * np.array(getattr(image.image, "size", (np.inf, np.inf)))).any():
@@ -188,7 +197,9 @@ def _hugging_face(dataset: Indexed, features: Columns, classes: Sequence[str] | 
                 f"{image.name!r}: `bbox` of column {column} reaches beyond the image; its numbers must be left, top, "
                 "width and height in pixels"
             )
-        return _with_boxes(image, {"boxes": np.hstack([sides[:, :2], ends]), "labels": list(labels)}, names)
+        ignoring = {name: objects[name] for name in _IGNORING if name in objects}
+        truth = {"boxes": np.hstack([sides[:, :2], ends]), "labels": list(labels), **ignoring}
+        return _with_boxes(image, truth, names)
 
     return ImageSet(len(dataset), read, names, TestSet(labels_from=f"boxes are read from the column {column}"))
 

@@ -216,6 +216,8 @@ def _request(client: Client, name: str, images: ImageSet, options: InProcessOpti
 def _box_spec(options: InProcessOptions) -> BoxSpec:
     if isinstance(options.score, Mapping):
         return BoxSpec(scores=dict(options.score))
+    if options.score == "best":
+        return BoxSpec(choose_scores=True)
     return BoxSpec() if options.score is None else BoxSpec(score=options.score)
 
 

@@ -15,7 +15,7 @@ from pycocotools import coco, cocoeval
 from gateway.analysis.certainty import LEVEL
 from gateway.analysis.effects import Floats, Integers
 from shared.schemas.effects import Interval
-from shared.schemas.metrics import AveragePrecision
+from shared.schemas.metrics import AveragePrecision, PrecisionDifference, PrecisionFigure
 
 SMALL, MEDIUM = 32**2, 96**2  # areas in square pixels under which objects are small, and medium: COCO's
 NEAR = 0.1  # IoU from which a box is meant for an object that it does not meet (TIDE's)
@@ -25,9 +25,12 @@ MATCHED, TOLERATED, DUPLICATE, HALLUCINATION = range(
     4
 )  # of a predicted box: an object's, or in an ignored one, or extra
 MOST_OF_CLASS = 100  # boxes of a class and image that average precision looks at: COCO's
+MOST_COMPARED = 512  # originals on which chance and the best scores are estimated
 RESAMPLES = 200
 STEPS = np.round(np.arange(0.05, 1.0, 0.05), 2)  # scores of which the best is named
 LEAST_RESAMPLED = 12  # source images, or groups, of a bootstrap
+FIGURES: tuple[PrecisionFigure, ...] = ("ap", "ap50", "ap75", "small", "medium", "large")
+_IOUS, _AT_50, _AT_75 = 10, 0, 5  # of COCO: 0.5, 0.55 … 0.95
 _BEYOND = 2e10  # an area outside of all of COCO's ranges: what has it is ignored, but matched by IoU
 
 # pycocotools prints its progress and has no switch for it. The name `print` of its modules is looked up here first.
@@ -204,53 +207,104 @@ def average_precision(images: Sequence[BoxedPair], classes: int) -> AveragePreci
     return AveragePrecision(ap=ap, ap50=ap50, ap75=ap75, small=small, medium=medium, large=large)
 
 
-def precision_difference(
+def precision_differences(
     images: Sequence[BoxedPair], others: Sequence[BoxedPair], cluster: Integers, classes: int, seed: int
-) -> tuple[float | None, Interval | None]:
-    """AP of images less that of the others, each beside its counterpart, with a percentile bootstrap over clusters.
+) -> dict[PrecisionFigure, PrecisionDifference]:
+    """Each figure of images less that of the others, each beside its counterpart; percentile bootstraps over clusters.
 
-    No interval below 12 clusters.
+    Figures without an object in one of the arms are left out. No interval below 12 clusters.
     """
     if not images:
-        return None, None
-    pair = [_Resampled(_evaluated(arm, classes, all_sizes=False)) for arm in (images, others)]
-    everything = np.arange(len(images))
-    both = [resampled.precision(everything) for resampled in pair]
-    if None in both:
-        return None, None
-    members = [np.flatnonzero(cluster == name) for name in np.unique(cluster)]
-    difference = float(both[0] or 0) - float(both[1] or 0)
-    if len(members) < LEAST_RESAMPLED:
-        return difference, None
-    random, differences = np.random.default_rng(seed), []
-    for _ in range(RESAMPLES):
-        drawn = np.concatenate([members[place] for place in random.integers(len(members), size=len(members))])
-        first, second = (resampled.precision(drawn) for resampled in pair)
-        differences += [] if first is None or second is None else [first - second]
-    low, high = np.quantile(differences, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return difference, Interval(low=float(low), high=float(high), level=LEVEL, kind="bootstrap")
+        return {}
+    pair = [Resampled(arm, classes) for arm in (images, others)]
+    once = np.ones(len(images), np.int64)
+    difference = pair[0].figures(once) - pair[1].figures(once)
+    names, cluster_of = np.unique(cluster, return_inverse=True)
+    drawn: list[Floats] = []
+    random = np.random.default_rng(seed)
+    for _ in range(RESAMPLES if len(names) >= LEAST_RESAMPLED else 0):
+        weights = np.bincount(random.integers(len(names), size=len(names)), minlength=len(names))[cluster_of]
+        drawn.append(pair[0].figures(weights) - pair[1].figures(weights))
+    return {
+        name: PrecisionDifference(difference=float(value), interval=_percentiles([row[place] for row in drawn]))
+        for place, (name, value) in enumerate(zip(FIGURES, difference.tolist(), strict=True))
+        if not np.isnan(value)
+    }
 
 
-class _Resampled:
-    """The AP of a sample of images with repetitions, from the evaluation of each image once."""
-
-    def __init__(self, evaluator: Any) -> None:
-        self._evaluator, parameters = evaluator, evaluator.params
-        self._images, kinds = len(parameters.imgIds), len(parameters.catIds) * len(parameters.areaRng)
-        self._by_class = [evaluator.evalImgs[n * self._images : (n + 1) * self._images] for n in range(kinds)]
-
-    def precision(self, places: Integers) -> float | None:
-        evaluator = self._evaluator
-        evaluator.evalImgs = [of_class[place] for of_class in self._by_class for place in places.tolist()]
-        for parameters in (evaluator.params, evaluator._paramsEval):
-            parameters.imgIds = list(range(len(places)))
-        evaluator.accumulate()
-        precision = evaluator.eval["precision"][:, :, :, 0, -1]
-        there = precision[precision > -1]
-        return float(there.mean()) if len(there) else None
+def _percentiles(drawn: Sequence[float]) -> Interval | None:
+    known = [value for value in drawn if not np.isnan(value)]
+    if not known:
+        return None
+    low, high = np.quantile(known, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Interval(low=float(low), high=float(high), level=LEVEL, kind="bootstrap")
 
 
-def _evaluated(images: Sequence[BoxedPair], classes: int, all_sizes: bool = True) -> Any:
+class _Ranked(NamedTuple):
+    """The n boxes of one class and range of sizes, the most confident first.
+
+    The image of each, and by IoU whether it hits and whether it counts (10 × n); `objects` that count, by image.
+    """
+
+    image: Integers
+    hits: NDArray[np.bool_]
+    counts: NDArray[np.bool_]
+    objects: Integers
+
+
+class Resampled:
+    """The figures of a sample of images with repetitions, from pycocotools' evaluation of each image once.
+
+    Boxes are ranked once: an image that is drawn twice counts twice in the sums. That is what `accumulate` of
+    pycocotools gives for a list with repetitions, since equal boxes follow one another there.
+    """
+
+    def __init__(self, of: Sequence[BoxedPair], classes: int) -> None:
+        evaluator = _evaluated(of, classes)
+        parameters = evaluator.params
+        images, self._sizes = len(parameters.imgIds), len(parameters.areaRng)
+        parts = range(len(parameters.catIds) * self._sizes)
+        self._parts = [_ranked(evaluator.evalImgs[n * images : (n + 1) * images]) for n in parts]
+        self._recalls = parameters.recThrs
+
+    def figures(self, weights: Integers) -> Floats:
+        """AP, AP50, AP75, and AP of small, medium and large objects; NaN without objects."""
+        # By part: AP by IoU.
+        by_part = np.array([self._precision(part, weights) for part in self._parts])
+        by_size = by_part.reshape(-1, self._sizes, by_part.shape[1])
+        chosen = [by_size[:, 0], by_size[:, 0, _AT_50], by_size[:, 0, _AT_75], *(by_size[:, n] for n in (1, 2, 3))]
+        return np.array([np.nan if np.isnan(each).all() else np.nanmean(each) for each in chosen])
+
+    def _precision(self, part: _Ranked, weights: Integers) -> Floats:
+        objects, ious = int((weights * part.objects).sum()), len(part.hits)
+        if not objects:
+            return np.full(ious, np.nan)
+        of_box = weights[part.image]
+        hits = np.cumsum(of_box * (part.hits & part.counts), axis=1)
+        boxes = np.cumsum(of_box * part.counts, axis=1)
+        precision = np.maximum.accumulate((hits / (boxes + np.spacing(1)))[:, ::-1], axis=1)[:, ::-1]
+        precision = np.hstack([precision, np.zeros((ious, 1))])
+        reached = [np.searchsorted(row / objects, self._recalls, side="left") for row in hits]
+        return np.asarray(np.take_along_axis(precision, np.array(reached), axis=1).mean(axis=1))
+
+
+def _ranked(images: Sequence[dict[str, Any] | None]) -> _Ranked:
+    """The boxes in pycocotools' evaluations of single images for one class and range of sizes."""
+    there = [(place, image) for place, image in enumerate(images) if image is not None]
+    objects = np.zeros(len(images), np.int64)
+    for place, image in there:
+        objects[place] = int((~np.asarray(image["gtIgnore"], bool)).sum())
+    scores = np.concatenate([np.zeros(0), *(image["dtScores"] for _, image in there)])
+    order = np.argsort(-scores, kind="mergesort")
+    numbers = [np.full(len(image["dtScores"]), place) for place, image in there]
+    empty = np.zeros((_IOUS, 0))
+    hits = np.concatenate([empty, *(image["dtMatches"] for _, image in there)], axis=1) != 0
+    ignored = np.concatenate([empty, *(image["dtIgnore"] for _, image in there)], axis=1) != 0
+    image_of_box = np.concatenate([np.zeros(0, np.int64), *numbers])
+    return _Ranked(image_of_box[order], hits[:, order], ~ignored[:, order], objects)
+
+
+def _evaluated(images: Sequence[BoxedPair], classes: int) -> Any:
     truths, predictions = coco.COCO(), coco.COCO()
     categories = [{"id": number + 1} for number in range(classes)]
     for data, entries in ((truths, _truths(images)), (predictions, _predictions(images))):
@@ -261,9 +315,6 @@ def _evaluated(images: Sequence[BoxedPair], classes: int, all_sizes: bool = True
         }
         data.createIndex()
     evaluator = cocoeval.COCOeval(truths, predictions, "bbox")
-    if not all_sizes:
-        evaluator.params.areaRng, evaluator.params.areaRngLbl = evaluator.params.areaRng[:1], ["all"]
-        evaluator.params.maxDets = [MOST_OF_CLASS]
     evaluator.evaluate()
     return evaluator
 

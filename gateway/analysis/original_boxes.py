@@ -14,13 +14,20 @@ import numpy as np
 from scipy.stats import t
 
 from gateway.analysis.certainty import LEVEL, mean_overlap
-from gateway.analysis.detection import FOUND, MISCLASSIFIED, BoxedPair, CountingLimits, MatchedObjects, Predicted
+from gateway.analysis.detection import (
+    FOUND,
+    MISCLASSIFIED,
+    MOST_COMPARED,
+    BoxedPair,
+    CountingLimits,
+    MatchedObjects,
+    Predicted,
+)
 from gateway.analysis.effects import Floats, Integers, Originals, Units
 from gateway.analysis.originals import LEAST_GAIN, SOUND, is_better, judge_originals
 from shared.schemas.effects import MeanOverlap
 from shared.schemas.metrics import OriginalsStanding
 
-MOST_COMPARED = 512  # originals on which chance, and other conventions, are estimated
 LEAST_FITTED = 6  # boxes and objects of which a scale is estimated
 _QUANTILES = (0.1, 0.9)
 

@@ -84,6 +84,7 @@ class StoredSpec(Contract):
 
     `outside_domain_note`: what the report says of images outside the profile's domain. `refused`: why nothing was
     rendered, by model under test. `channel_hints`: that a model's channels are exchanged, by model.
+    `chosen_scores`: the least score of a box by class that the originals chose, by model.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -101,6 +102,7 @@ class StoredSpec(Contract):
     outside_domain_note: str = ""
     refused: dict[str, OriginalsCheck] = Field(default_factory=dict)
     channel_hints: dict[str, str] = Field(default_factory=dict)
+    chosen_scores: dict[str, dict[str, float]] = Field(default_factory=dict)
     revision: str = ""
 
     @property

@@ -2,6 +2,7 @@
 
 A group has the slices `original`, `null_arm` and `counterfactual`, so that the app shows the three images side by side.
 An original without exported counterfactuals is a group of its own. Samples of one source image share `source`. The
+boxes of detection jobs are `Detections`: those of the ground truth, and those that each model's score counts. The
 schema is the one of FiftyOne 1.0; later versions migrate it when they import the dataset:
 `fiftyone.Dataset.from_dir(folder, dataset_type=fiftyone.types.FiftyOneDataset)`.
 """
@@ -9,17 +10,18 @@ schema is the one of FiftyOne 1.0; later versions migrate it when they import th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import IO
 
 from gateway.export.files import Exporting, image_files, json_bytes, member_of, safe_name, temporary_member
-from shared.schemas.exports import ExportedImage
+from shared.schemas.boxes import BOXED, PredictedBox, TrueBox
+from shared.schemas.exports import ExportedImage, ExportedPrediction
 from shared.schemas.results import ARMS
 from shared.seeds import derive_id
 
 VERSION = "1.0.0"
 _FIELDS = "fiftyone.core.fields."
-_LABEL = "fiftyone.core.labels.Classification"
+_LABELS = "fiftyone.core.labels."
 _TEXTS = (
     "source", "arm", "source_name", "method", "factor", "from_value", "to_value", "caption", "new_caption", "verdict",
     "check", "reason", "lineage_digest", "source_digest", "digital_source_type",
@@ -90,6 +92,8 @@ def _sample(image: ExportedImage, path: str, group: dict[str, str], models: dict
     sample_id = _object_id("sample", group["$oid"], image.id)
     predictions = {models[prediction.model]: prediction for prediction in image.predictions}
     truth = None if image.label is None else _classification(sample_id, "ground_truth", image.label, None)
+    if image.boxes is not None:
+        truth = _detections(sample_id, "ground_truth", image, image.boxes)
     return {
         "_id": sample_id,
         "_media_type": "image",
@@ -99,10 +103,7 @@ def _sample(image: ExportedImage, path: str, group: dict[str, str], models: dict
         "metadata": None,
         "group": {"_id": group, "_cls": "Group", "name": image.arm},
         "ground_truth": truth,
-        **{
-            field: _classification(sample_id, field, prediction.predicted, prediction.probability)
-            for field, prediction in predictions.items()
-        },
+        **{field: _prediction(sample_id, field, prediction, image) for field, prediction in predictions.items()},
         **{name: columns[name] or None for name in _TEXTS if name != "source"},
         **{name: columns[name] for name in _NUMBERS},
         "source": image.group,
@@ -119,6 +120,44 @@ def _classification(sample: dict[str, str], field: str, label: str, confidence: 
         "confidence": confidence,
         "logits": None,
     }
+
+
+def _prediction(
+    sample: dict[str, str], field: str, prediction: ExportedPrediction, image: ExportedImage
+) -> dict[str, object]:
+    if prediction.detected is None:
+        return _classification(sample, field, prediction.predicted, prediction.probability)
+    matched = [thing.prediction for thing in prediction.detected.objects if thing.prediction]
+    return _detections(sample, field, image, [*matched, *prediction.detected.extras])
+
+
+def _detections(
+    sample: dict[str, str], field: str, image: ExportedImage, boxes: Sequence[TrueBox | PredictedBox]
+) -> dict[str, object]:
+    """Boxes in fractions of the image. `iscrowd` is COCO's, as FiftyOne's evaluation reads it."""
+    entries = []
+    for number, box in enumerate(boxes):
+        left, top, right, bottom = box.box
+        sides = (left / image.width, top / image.height, (right - left) / image.width, (bottom - top) / image.height)
+        own = (
+            {"iscrowd": box.ignore == "crowd", "difficult": box.ignore == "difficult"}
+            if isinstance(box, TrueBox)
+            else {}
+        )
+        entries.append(
+            {
+                **_classification(sample, f"{field} {number}", box.label, getattr(box, "score", None)),
+                "_cls": "Detection",
+                "attributes": {},
+                "bounding_box": [*sides],
+                "index": None,
+                "iscrowd": None,
+                "difficult": None,
+                **own,
+            }
+        )
+        del entries[-1]["logits"]
+    return {"_cls": "Detections", "detections": entries}
 
 
 def _object_id(*parts: str) -> dict[str, str]:
@@ -142,7 +181,7 @@ def _metadata(export: Exporting, models: dict[str, str]) -> dict[str, object]:
         "mask_targets": {},
         "default_mask_targets": {},
         "skeletons": {},
-        "sample_fields": _fields(models),
+        "sample_fields": _fields(models, note.kind in BOXED),
         "frame_fields": [],
         "saved_views": [],
         "workspaces": [],
@@ -153,16 +192,23 @@ def _metadata(export: Exporting, models: dict[str, str]) -> dict[str, object]:
     }
 
 
-def _fields(models: dict[str, str]) -> list[dict[str, object]]:
+def _fields(models: dict[str, str], boxed: bool) -> list[dict[str, object]]:
     id_field = [_field("_id", "ObjectIdField", name="id")]
     tags = _field("tags", "ListField", subfield="StringField")
-    label = [
-        *id_field,
-        tags,
-        _field("label", "StringField"),
-        _field("confidence", "FloatField"),
-        _field("logits", "VectorField"),
-    ]
+    common = [*id_field, tags, _field("label", "StringField"), _field("confidence", "FloatField")]
+    label, kind = [*common, _field("logits", "VectorField")], "Classification"
+    if boxed:
+        box = [
+            *common,
+            _field("attributes", "DictField"),
+            _field("bounding_box", "ListField", subfield="FloatField"),
+            _field("index", "IntField"),
+            _field("iscrowd", "BooleanField"),
+            _field("difficult", "BooleanField"),
+        ]
+        of_box = "EmbeddedDocumentField"
+        label = [_field("detections", "ListField", subfield=of_box, document=f"{_LABELS}Detection", fields=box)]
+        kind = "Detections"
     file = [_field("size_bytes", "IntField"), _field("mime_type", "StringField")]
     return [
         *id_field,
@@ -177,10 +223,14 @@ def _fields(models: dict[str, str]) -> list[dict[str, object]]:
             document="fiftyone.core.groups.Group",
             fields=[*id_field, _field("name", "StringField")],
         ),
-        _field("ground_truth", "EmbeddedDocumentField", document=_LABEL, fields=label),
+        _field("ground_truth", "EmbeddedDocumentField", document=_LABELS + kind, fields=label),
         *(
             _field(
-                field, "EmbeddedDocumentField", document=_LABEL, fields=label, description=f"model under test {name}"
+                field,
+                "EmbeddedDocumentField",
+                document=_LABELS + kind,
+                fields=label,
+                description=f"model under test {name}",
             )
             for name, field in models.items()
         ),

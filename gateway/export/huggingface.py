@@ -2,7 +2,8 @@
 
 `datasets.load_dataset(folder)["test"]` shows images and class names, because the parquet schema contains the library's
 description of the columns. A row is one image; the images of one source image share `group`. If the ground truth are
-masks, the column `mask` is the image's label map, and the card lists the class of each value.
+masks, the column `mask` is the image's label map, and the card lists the class of each value. If it is boxes, the
+column `objects` has them as the Hub's data sets do: `bbox` is left, top, width and height in pixels.
 
 `croissant.json` of a Hugging Face export: the dataset described in Croissant 1.0 (JSON-LD of MLCommons).
 
@@ -24,6 +25,7 @@ import pyarrow.parquet as pq
 from pydantic import JsonValue
 
 from gateway.export.files import Exporting, json_bytes, member, member_of, note_member, safe_name
+from shared.schemas.boxes import BOXED, TrueBox
 from shared.schemas.exports import ExportedImage, ExportNote, Release
 from shared.schemas.masks import MaskSpec
 from shared.words.markdown import plain, table
@@ -65,7 +67,7 @@ class Shard(NamedTuple):
 def croissant(note: ExportNote, shards: Sequence[Shard], columns: Mapping[str, str]) -> dict[str, JsonValue]:
     """The description of an export. `columns`: the plain columns of its rows, each with its Arrow type."""
     pictures = ["image", *(["mask"] if note.masks is not None else [])]
-    labels = {} if note.masks is not None else {"label": "int64"}
+    labels = {} if note.masks is not None or note.kind in BOXED else {"label": "int64"}
     fields: list[JsonValue] = [_field(name, "sc:ImageObject", {"jsonPath": "bytes"}) for name in pictures]
     fields += [_field(name, _TYPES[kind]) for name, kind in {**labels, **columns}.items()]
     return {
@@ -130,6 +132,15 @@ _VALUES = {
     "source_digest": "string", "digital_source_type": "string",
 }  # fmt: skip
 _IMAGE = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+_BOX = pa.struct(
+    {
+        "bbox": pa.list_(pa.float64(), 4),
+        "category": pa.int64(),
+        "area": pa.float64(),
+        "iscrowd": pa.bool_(),
+        "difficult": pa.bool_(),
+    }
+)
 _LISTS = {"changes": _CHANGE, "scores": _SCORE, "predictions": _PREDICTION}
 _ARROW = {"string": pa.string(), "int64": pa.int64(), "float64": pa.float64(), "bool": pa.bool_()}
 
@@ -189,9 +200,22 @@ def _row(image: ExportedImage, path: str, pictures: dict[str, bytes], classes: d
         "digest": image.image,
         **{name: {"bytes": png, "path": path.rpartition("/")[2]} for name, png in pictures.items()},
         "label": None if image.label is None else classes[image.label],
+        "objects": None if image.boxes is None else [_object(box, classes) for box in image.boxes],
         "scores": [{"name": name, "value": value} for name, value in sorted(image.scores.items())],
         "changes": columns["changes"],
         "predictions": columns["predictions"],
+    }
+
+
+def _object(box: TrueBox, classes: dict[str, int]) -> dict[str, object]:
+    left, top, right, bottom = box.box
+    width, height = right - left, bottom - top
+    return {
+        "bbox": [left, top, width, height],
+        "category": classes[box.label],
+        "area": width * height if box.area is None else box.area,
+        "iscrowd": box.ignore == "crowd",
+        "difficult": box.ignore == "difficult",
     }
 
 
@@ -199,7 +223,16 @@ def _schema(note: ExportNote) -> pa.Schema:
     """The columns for Arrow. The schema's metadata describes them to `datasets` (its Features as JSON)."""
     fields = [pa.field("image", _IMAGE)]
     features: dict[str, object] = {"image": {"_type": "Image"}}
-    if note.masks is None:
+    if note.kind in BOXED:
+        fields.append(pa.field("objects", pa.list_(_BOX)))
+        plain_values = {"area": "float64", "iscrowd": "bool", "difficult": "bool"}
+        inner: dict[str, object] = {
+            "bbox": {"feature": {**_TEXT, "dtype": "float64"}, "length": 4, "_type": "List"},
+            "category": {"names": note.classes, "_type": "ClassLabel"},
+            **{column: {**_TEXT, "dtype": kind} for column, kind in plain_values.items()},
+        }
+        features["objects"] = {"feature": inner, "_type": "List"}
+    elif note.masks is None:
         fields.append(pa.field("label", pa.int64()))
         features["label"] = {"names": note.classes, "_type": "ClassLabel"}
     else:
@@ -208,15 +241,20 @@ def _schema(note: ExportNote) -> pa.Schema:
     for name, kind in _VALUES.items():
         fields.append(pa.field(name, _ARROW[kind]))
         features[name] = {**_TEXT, "dtype": kind}
-    for name, inner in _LISTS.items():
-        fields.append(pa.field(name, pa.list_(pa.struct({key: _ARROW[kind] for key, kind in inner.items()}))))
-        features[name] = {"feature": {key: {**_TEXT, "dtype": k} for key, k in inner.items()}, "_type": "List"}
+    for name, columns in _LISTS.items():
+        fields.append(pa.field(name, pa.list_(pa.struct({key: _ARROW[kind] for key, kind in columns.items()}))))
+        features[name] = {"feature": {key: {**_TEXT, "dtype": k} for key, k in columns.items()}, "_type": "List"}
     return pa.schema(fields, metadata={"huggingface": json.dumps({"info": {"features": features}})})
 
 
 def _card(export: Exporting) -> str:
     note, release = export.note, export.note.release
-    head = [f"task_categories: [image-{note.kind}]", "configs:", "- config_name: default", "  data_files:"]
+    head = [
+        f"task_categories: [{'object' if note.kind in BOXED else 'image'}-{note.kind}]",
+        "configs:",
+        "- config_name: default",
+        "  data_files:",
+    ]
     head += ["  - split: test", "    path: data/test-*.parquet"]
     if release is not None:
         head += [f"license: {release.licence.lower()}", f"pretty_name: {json.dumps(release.title)}"]

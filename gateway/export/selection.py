@@ -21,7 +21,7 @@ from gateway.methods.checks import lost_objects
 from gateway.results.filters import Filters, Verdict, conditions
 from gateway.results.pairing import Triple, load_triples
 from gateway.results.provenance import digital_source_of
-from gateway.results.views import truth_in
+from gateway.results.views import detected_in, truth_in
 from shared.problems import NotFound
 from shared.schemas.boxes import TrueBox
 from shared.schemas.exports import ExportedImage, ExportedPrediction
@@ -199,6 +199,7 @@ def _predictions(session: Session, sources: Sequence[SourceImage]) -> dict[str, 
                 ground_truth_probability=probability,
                 rank=rank,
                 flipped=row.flipped,
+                detected=detected_in(row),
             )
         )
     return predictions

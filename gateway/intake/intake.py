@@ -34,6 +34,7 @@ from gateway.intake.sources import (
 from shared.media.archives import is_archive
 from shared.media.box_formats import BoxedImage, boxes_of, is_box_file, on_image
 from shared.media.class_names import names_of_labels, normal_form
+from shared.media.instance_masks import read_instances
 from shared.media.manifests import ManifestRow
 from shared.media.testsets import (
     HEAD_BYTES,
@@ -163,7 +164,7 @@ def _with_boxes(
         test_set.classes = list(dict.fromkeys(box.label for image in boxed if image for box in image.boxes))
         test_set.labels_from = "boxes are read from the manifest"
     else:
-        boxed, read = boxes_of(files, names)
+        boxed, read = boxes_of(files, names, read_instances)
         if not any(boxed):
             files_of_boxes = quote([image.file for image in read.images])
             raise InvalidInput(

@@ -6,10 +6,11 @@ model's own reply for the original takes the place of the truth, so that a test 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gateway.kinds import classification, detection, segmentation
+from gateway.kinds.rows import PredictionRow
 from gateway.kinds.task_kind import Scored, TaskKind
 from shared.schemas.base import Kind
 from shared.schemas.effects import Metric
@@ -35,4 +36,11 @@ def checks_elsewhere(kind: Kind) -> set[str]:
     return {check for other in KINDS.values() for check in other.checks} - {*KINDS[kind].checks}
 
 
-__all__ = ["KINDS", "Scored", "TaskKind", "announced_kind", "checks_elsewhere", "of_metric"]
+def alike(rows: Sequence[PredictionRow | None]) -> Sequence[PredictionRow | None]:
+    """One model's predictions for images that are compared, without what only some of the images have."""
+    for kind in KINDS.values():
+        rows = kind.alike(rows)
+    return rows
+
+
+__all__ = ["KINDS", "Scored", "TaskKind", "alike", "announced_kind", "checks_elsewhere", "of_metric"]

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 import numpy as np
-from pydantic import JsonValue
 
 from gateway.analysis.effects import Integers
 from gateway.database.columns import StoredChange
 from shared.schemas.base import JsonObject
-from shared.schemas.boxes import COUNTED_OUTCOMES
-from shared.schemas.scores import HELD, labels_of, with_mean
+from shared.schemas.scores import HELD, labels_of
 
 PhrasePairs = tuple[tuple[str, str], ...]  # from and to, one pair for each change of an edit
 
@@ -89,32 +86,6 @@ class PredictionRow(NamedTuple):
     def confidence(self, label: str) -> float | None:
         """Confidence in the truth, 0 to 1: its probability, or the score of the label where there is none."""
         return cast("float | None", self.detail.get("truth_probability", self.scores.get(label)))
-
-    @property
-    def gone(self) -> frozenset[int]:
-        """The places of the objects that are not in its image any more, by the check `presence`."""
-        objects = self._objects()
-        return frozenset(place for place, thing in enumerate(objects) if thing["outcome"] == "gone")
-
-    def without(self, gone: frozenset[int]) -> PredictionRow:
-        """The prediction scored as if the objects at these places were not there."""
-        objects = [{**it, "outcome": "gone"} if n in gone else it for n, it in enumerate(self._objects())]
-        counted = [thing for thing in objects if thing["outcome"] in COUNTED_OUTCOMES]
-        detected = {**cast("JsonObject", self.detail["detected"]), "objects": objects}
-        scores = recalls((thing["label"], thing["outcome"] == "found") for thing in counted)
-        return self._replace(scores=scores, detail={**self.detail, "detected": cast("JsonValue", detected)})
-
-    def _objects(self) -> list[dict[str, str]]:
-        detected = cast("dict[str, list[dict[str, str]]] | None", self.detail.get("detected"))
-        return detected["objects"] if detected else []
-
-
-def recalls(objects: Iterable[tuple[str, bool]]) -> dict[str, float]:
-    """The recall of each class, and their mean. `objects` that count: the class of each, and whether it is found."""
-    by_class: dict[str, list[bool]] = {}
-    for label, is_found in objects:
-        by_class.setdefault(label, []).append(is_found)
-    return with_mean({label: sum(of_class) / len(of_class) for label, of_class in by_class.items()})
 
 
 def labels(prediction: PredictionRow | None) -> list[str]:

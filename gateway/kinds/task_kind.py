@@ -17,7 +17,7 @@ from gateway.kinds.rows import NO_PHRASES, CompletePair, EditPhrases, Prediction
 from gateway.methods.checks import ShapeService
 from gateway.methods.counterfactual import MethodImage
 from shared.schemas.base import ImagePayload, JsonObject, Kind
-from shared.schemas.effects import Metric
+from shared.schemas.effects import CellEffect, Metric
 from shared.schemas.jobs import JobSpec
 from shared.schemas.results import ModelResults, Relation
 from shared.service.endpoints import Endpoint
@@ -75,6 +75,23 @@ class Detail(Protocol):
         """All that was added, with the scores of all pairs."""
 
 
+class ScoresAlone:
+    """A `Detail` that keeps nothing beside the scores."""
+
+    def add(
+        self,
+        numbers: SourceNumbers,
+        original: PredictionRow | None,
+        pairs: Sequence[CompletePair],
+        unscored: Sequence[CompletePair] = (),
+    ) -> None:
+        """As in `Detail`."""
+
+    def rows(self, scores: Scores) -> KindRows:
+        """As in `Detail`."""
+        return KindRows(scores)
+
+
 class Measurement(NamedTuple):
     """What the figures of a kind depend on beside the rows: method, cost of a rendering, colours of classes, seed.
 
@@ -95,7 +112,8 @@ class TaskKind(Generic[Answer, Truth]):
     `models` and `does`: what its models are, and do; `truth` and `truths`: what its ground truth is. `announced`:
     whether a spec announces this ground truth. `localised`: truth and predictions lie at places of the image; else
     the image as a whole has them. `right_or_wrong`: scores are 0 or 1. `level`: a mean score with its interval.
-    `checks`: those that only some kinds have. `most_classes` of a job (None: any number). `on_power`: what a plan adds
+    `checks`: those that only some kinds have. `no_repair`: why its models cannot be
+    repaired; "" if they can. `most_classes` of a job (None: any number). `on_power`: what a plan adds
     on the drops that it can detect.
 
     `answers`: of a reply of the `endpoint`, for each image, by the classes of the job. `truth_of` reads the ground
@@ -109,7 +127,11 @@ class TaskKind(Generic[Answer, Truth]):
     these fields, if predictions below a confidence (0 … 1) count as none, given the results without it; None where
     predictions have none.
     `nearby`: the scores at limits of confidence beside the job's, by their names; findings are repeated with them.
-    `configured`: the kind as a spec changes it; None where it does not.
+    `alike`: predictions for images that are compared, without what only some of the images have.
+    `other_score`: the prediction with its one score by another aspect, whose cells are a family of their own, and
+    `with_other_cells` the fields of the results with their effects.
+    `configured`: the kind as a spec changes it for a model ("": any); None where it does not. `choose`: the limits of
+    confidence by class that predictions for originals choose, if the job wants that.
     """
 
     name: Kind
@@ -134,15 +156,20 @@ class TaskKind(Generic[Answer, Truth]):
     figures: Callable[[KindRows, Measurement], Fields]
     at_confidence: Callable[[KindRows, float, ModelResults], tuple[Scores, Fields]] | None = None
     nearby: Callable[[KindRows], Mapping[str, Scores]] | None = None
+    no_repair: str = ""
     most_classes: int | None = None
     on_power: str = ""
-    configured: Callable[[TaskKind[Answer, Truth], StoredSpec], TaskKind[Answer, Truth]] | None = None
+    configured: Callable[[TaskKind[Answer, Truth], StoredSpec, str], TaskKind[Answer, Truth]] | None = None
+    other_score: Callable[[PredictionRow], PredictionRow] | None = None
+    with_other_cells: Callable[[ModelResults, Sequence[CellEffect]], Fields] = lambda results, effects: {}
+    choose: Callable[[Sequence[PredictionRow], Sequence[str]], dict[str, float]] | None = None
+    alike: Callable[[Sequence[PredictionRow | None]], Sequence[PredictionRow | None]] = lambda rows: rows
     without: Callable[[Truth, frozenset[int]], Truth] = lambda truth, lost: truth
     with_added: Callable[[Truth, Scored, ImagePayload, ImagePayload, ShapeService], Truth] = lambda truth, *_: truth
 
-    def of_job(self, spec: StoredSpec) -> TaskKind[Answer, Truth]:
-        """The kind as it judges in a job of this spec."""
-        return self if self.configured is None else self.configured(self, spec)
+    def of_job(self, spec: StoredSpec, model: str = "") -> TaskKind[Answer, Truth]:
+        """The kind as it judges a model in a job of this spec."""
+        return self if self.configured is None else self.configured(self, spec, model)
 
     @property
     def template(self) -> str:

@@ -52,6 +52,8 @@ def begin(context: Context, owner: str, job_id: str, request: RepairRequest) -> 
         raise InvalidInput(
             f"{model.name!r} is for {model.kind}, and the job for {job.kind}; choose a model for {job.kind}"
         )
+    if KINDS[job.kind].no_repair:
+        raise InvalidInput(KINDS[job.kind].no_repair)
     upload = _trainable(context, owner, model)
     classes = job.classes if KINDS[job.kind].localised else []
     labels = {*classes, *(original.label for original in originals if original.mask is None)}

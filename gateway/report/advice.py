@@ -132,7 +132,7 @@ def _after_weaknesses(results: JobResults, weaknesses: Sequence[Weakness]) -> It
     if step := next(filter(None, steps), None):
         yield step
     first = weaknesses[0].result
-    if first.relation == "labelled":
+    if first.relation == "labelled" and not of_metric(first.metric).no_repair:
         yield f"Train on what breaks the model: `contrafact repair --job {job} --model {first.model}`."
     yield f"Test the next release on the same images: `contrafact suites create {job} --name NAME`."
 

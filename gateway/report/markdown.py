@@ -14,7 +14,7 @@ from shared.schemas.effects import CellEffect, Rate
 from shared.schemas.metrics import SegmentationScores
 from shared.schemas.results import Funnel, JobResults, ModelResults
 from shared.words.markdown import code, plain, sentence, table
-from shared.words.verdicts import any_testable, not_testable_sentences, originals_hints, verdict_of, verdict_sentence
+from shared.words.verdicts import any_testable, model_hints, not_testable_sentences, verdict_of, verdict_sentence
 from shared.words.wording import (
     NO_FINDING,
     NO_PAIR_COUNTS,
@@ -63,7 +63,7 @@ def _head(results: JobResults) -> Iterator[str]:
         yield f"**Cancelled:** {results.sources_cancelled} of {results.sources} source images were not finished.\n"
     yield from table(["model", "method", "verdict"], (_verdict(results, result) for result in results.results))
     yield ""
-    yield from (f"* {sentence(hint)}" for hint in originals_hints(results))
+    yield from (f"* {sentence(hint)}" for hint in model_hints(results))
     yield from (
         f"* Checks that are off: {sentence(line)}" for line in checks_off_lines(results.checks_off, results.funnels)
     )

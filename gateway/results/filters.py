@@ -23,6 +23,7 @@ from sqlalchemy import (
     case,
     cast,
     func,
+    literal,
     or_,
     select,
 )
@@ -32,15 +33,27 @@ from sqlalchemy.orm import InstrumentedAttribute, aliased
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
+from gateway.analysis.detection import MEDIUM, SMALL
 from gateway.database.tables import Counterfactual, Job, Prediction, SourceImage, has_class, has_text
 from gateway.results.pairing import is_arm_of
 from shared.schemas.base import Contract
 from shared.schemas.masks import ALL_CLASSES
+from shared.schemas.metrics import ObjectSize
 
+_SIDES = ((0, 2), (1, 3))  # of a box: left and right, top and bottom
+_ERRORS = (("objects", "outcome"), ("extras", "why"))  # of what a detector makes of an image
 MOST_CHANGES = 5  # of one edit, as the parameters of the methods have it
 Text = Annotated[str, Field(max_length=200)]
 Verdict = Literal["accepted", "rejected", "counted", "any"]
 PredictedArm = Literal["counterfactual", "original", "null"]
+ObjectError = Literal["missed", "mislocated", "misclassified", "hallucination", "duplicate"]
+_NOT_FOUND: tuple[ObjectError, ...] = ("missed", "mislocated", "misclassified")
+_AREAS: Mapping[ObjectSize | None, tuple[float, float]] = {  # square pixels
+    None: (-1.0, 1e30),
+    "small": (-1.0, float(SMALL)),
+    "medium": (float(SMALL), float(MEDIUM)),
+    "large": (float(MEDIUM), 1e30),
+}
 Model = str | InstrumentedAttribute[str] | None  # a name, the model of an outer query, or any
 
 
@@ -79,7 +92,7 @@ class Filters(Contract):
     ] = None
     on: Annotated[
         PredictedArm | None,
-        Field(description="the image whose prediction the next four filters are about; default: the counterfactual"),
+        Field(description="the image whose prediction the next filters are about; default: the counterfactual"),
     ] = None
     confidence_from: Annotated[float | None, Field(ge=0, le=1, description="the least top probability")] = None
     confidence_below: Annotated[float | None, Field(ge=0, le=1, description="the top probability is lower")] = None
@@ -95,11 +108,18 @@ class Filters(Contract):
             "the second, a class that the job does not have",
         ),
     ] = None
+    error: Annotated[
+        ObjectError | None, Field(description="a detector makes this error: of an object, or a box beside the objects")
+    ] = None
+    size: Annotated[
+        ObjectSize | None,
+        Field(description="that object or box is of COCO's size; without `error`, an object that is not found is"),
+    ] = None
 
 
 PREDICTED = (  # their conditions depend on the model
     "predicted", "predicted_original", "predicted_null", "scored", "on", "confidence_from", "confidence_below",
-    "other_than", "pixels",
+    "other_than", "pixels", "error", "size",
 )  # fmt: skip
 
 
@@ -212,6 +232,10 @@ def _prediction_conditions(filters: Filters) -> list[ColumnElement[bool]]:
         classes = select(Job.classes).where(Job.id == p.job_id).correlate(p).scalar_subquery()
         row, column = (place_of(classes, name) for name in (*filters.pixels, None)[:2])
         matches.append(has_pixels(p.detail["confusion"], row, column))
+    if filters.error is not None or filters.size is not None:
+        errors = _NOT_FOUND if filters.error is None else (filters.error,)
+        low, high = _AREAS[filters.size]
+        matches.append(or_(*(_HasError(p.detail, *map(literal, (name, low, high) * 2)) for name in errors)))
     return matches
 
 
@@ -255,6 +279,17 @@ class _LengthOf(FunctionElement[int]):
 
     name = "length_of"
     type = Integer()
+    inherit_cache = True
+
+
+class _HasError(FunctionElement[bool]):
+    """Whether a detector's prediction has an object with an outcome, or a box beside them for a reason, of some area.
+
+    The details of the prediction, then twice: the outcome, the least area, and the area that is too large.
+    """
+
+    name = "has_error"
+    type = Boolean()
     inherit_cache = True
 
 
@@ -305,3 +340,39 @@ def _has_pixels_on_postgres(element: _HasPixels, compiler: SQLCompiler, **option
         f"EXISTS (SELECT 1 FROM {unfolded} WHERE mod(numbers.place - 1, 3) = 0 "
         f"AND CAST(numbers.number AS integer) = {row} AND CAST({following} AS integer) = {column})"
     )
+
+
+@compiles(_HasError, "sqlite")
+def _has_error_on_sqlite(element: _HasError, compiler: SQLCompiler, **options: Any) -> str:
+    detail, *limits = _parts(element, compiler, **options)
+    sides = [
+        f"json_extract(it.value, '$.box[{end}]') - json_extract(it.value, '$.box[{start}]')" for start, end in _SIDES
+    ]
+    area = f"coalesce(json_extract(it.value, '$.area'), ({sides[0]}) * ({sides[1]}))"
+    return _any_of(
+        [
+            f"SELECT 1 FROM json_each({detail}, '$.detected.{part}') AS it "
+            f"WHERE json_extract(it.value, '$.{key}') = {name} AND {area} >= {low} AND {area} < {high}"
+            for (part, key), (name, low, high) in zip(_ERRORS, (limits[:3], limits[3:]), strict=True)
+        ]
+    )
+
+
+@compiles(_HasError, "postgresql")
+def _has_error_on_postgres(element: _HasError, compiler: SQLCompiler, **options: Any) -> str:
+    detail, *limits = _parts(element, compiler, **options)
+    corner = "CAST(it.value -> 'box' ->> {} AS double precision)"
+    sides = [f"{corner.format(end)} - {corner.format(start)}" for start, end in _SIDES]
+    area = f"coalesce(CAST(it.value ->> 'area' AS double precision), ({sides[0]}) * ({sides[1]}))"
+    parts = []
+    for (part, key), (name, low, high) in zip(_ERRORS, (limits[:3], limits[3:]), strict=True):
+        known = f"{detail} -> 'detected' -> '{part}'"
+        unfolded = f"jsonb_array_elements(CASE jsonb_typeof({known}) WHEN 'array' THEN {known} END) AS it(value)"
+        parts.append(
+            f"SELECT 1 FROM {unfolded} WHERE it.value ->> '{key}' = {name} AND {area} >= {low} AND {area} < {high}"
+        )
+    return _any_of(parts)
+
+
+def _any_of(queries: list[str]) -> str:
+    return f"({' OR '.join(f'EXISTS ({query})' for query in queries)})"

@@ -25,6 +25,7 @@ from gateway.jobs.sensitivity import GroupedTruth
 from gateway.kinds import KINDS
 from gateway.kinds.originals import HeldLabels
 from gateway.kinds.rows import CounterfactualRow
+from gateway.kinds.task_kind import ScoresAlone
 from gateway.methods import JobMethod
 from gateway.methods.checks import LABEL, LABEL_BY_RANK, PRESENCE, REGISTRATION
 from gateway.methods.people import CHECK
@@ -206,18 +207,22 @@ class JobRows:
     checks: dict[str, OriginalsCheck | None]
     people: list[PeopleEdits]
     steps: dict[str, list[StepFigures]]
+    others: dict[tuple[str, str], ModelRows] = field(default_factory=dict)  # by the other score of the kind
 
 
 def load_rows(session: Session, job_id: str) -> JobRows:
     """Stream all rows of a job and keep the arrays that its figures need."""
     job = session.get_one(Job, job_id)
-    kind, relation = KINDS[job.kind].of_job(job.stored_spec), relation_of(session, job_id)
+    kind, spec, relation = KINDS[job.kind], job.stored_spec, relation_of(session, job_id)
+    kinds = {model: kind.of_job(spec, model) for model in job.models}
     methods = {method.name: MethodRows() for method in job.methods}
-    columns = {(model, method): ScoreColumns(kind.detail(job.classes)) for model in job.models for method in methods}
+    details = {(model, method): kinds[model].detail(job.classes) for model in job.models for method in methods}
+    columns = {pair: ScoreColumns(detail) for pair, detail in details.items()}
+    other_columns = {pair: ScoreColumns(ScoresAlone()) for pair in details if kind.other_score is not None}
     reviews = load_reviews(session, job_id)
     reviewed = ReviewedJob(reviews, methods, job.models)
     truths: list[GroupedTruth] = []
-    judges = {model: kind.originals(job.classes, relation, job.seed) for model in job.models}
+    judges = {model: kinds[model].originals(job.classes, relation, job.seed) for model in job.models}
     held = {model: HeldLabels() for model in job.models}
     unfinished = Counter[str]()
     for numbers, rows in number_sources(stream_sources(session, job_id)):
@@ -236,6 +241,10 @@ def load_rows(session: Session, job_id: str) -> JobRows:
             held[model].add({} if original is None else original.scores)
             for method in methods:
                 columns[model, method].add(numbers, rows, edits[method], predictions)
+            if kind.other_score is not None:
+                by_other_score = {image: kind.other_score(row) for image, row in predictions.items()}
+                for method in methods:
+                    other_columns[model, method].add(numbers, rows, edits[method], by_other_score)
     for method, method_rows in methods.items():
         method_rows.asked_again = asked_again(session, job_id, method)
         chosen = next(chosen for chosen in job.methods if chosen.name == method)
@@ -257,6 +266,7 @@ def load_rows(session: Session, job_id: str) -> JobRows:
         _with_hints({model: held[model].named_in(judge.check()) for model, judge in judges.items()}, job.stored_spec),
         people_edits(session, job_id, reviews),
         steps_of(session, job, reviews) if reviews.by_edit else {},
+        {pair: pair_columns.rows() for pair, pair_columns in other_columns.items()},
     )
 
 

@@ -216,9 +216,20 @@ def _model_results(
     colours = [f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in class_colours(job.classes, rename_masks(job))]
     measurement = Measurement(method, cost, colours, seed, all_rows.relation == "labelled")
     results = results.model_copy(update=kind.figures(rows.own, measurement))
+    if (others := all_rows.others.get((model, method))) is not None:
+        own_seed = derive_seed(seed, "other score")
+        effects = _other_cells(others, _calibrated_errors(others.screened, method, calibration), rounds, own_seed)
+        results = results.model_copy(update=kind.with_other_cells(results, effects))
     if kind.nearby is None or not results.findings:
         return results
     return with_repeats(results, kind.nearby(rows.own), rounds, seed)
+
+
+def _other_cells(rows: ModelRows, checked: Checked | None, rounds: Sequence[RoundPlan], seed: int) -> list[CellEffect]:
+    """The effects by the other score of the kind: a family of its own, with its bounds. Reviews do not enter it."""
+    cells = cells_of_rounds(counted_cells(rows.scores.cells, partial(differences, rows.scores)), rounds)
+    effects = merge_same_pairs(assess(cells, seed, checked), rows.scores)
+    return with_bounds(effects, cells, rows.refused, checked, seed)
 
 
 def with_repeats(
@@ -278,9 +289,13 @@ def _check_errors(
         return None
     if rows.reviewed.is_sufficient(method):
         return rows.reviewed.reviewed(model, method)
+    checked = _calibrated_errors(screened, method, calibration)
+    return replace(checked, reviewed=rows.reviewed.reviewed(model, method))
+
+
+def _calibrated_errors(screened: Mapping[Cell, Screened], method: str, calibration: Calibration | None) -> Checked:
     errors = calibration.errors.get(method, {}) if calibration else {}
-    classes = calibration.classes.get(method, {}) if calibration else {}
-    return Checked(errors, screened, classes, rows.reviewed.reviewed(model, method))
+    return Checked(errors, screened, calibration.classes.get(method, {}) if calibration else {})
 
 
 def _cost(method: str, rows: MethodRows) -> Cost:

@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, and_, or_, select
 from sqlalchemy.orm import Session
 
 from gateway.database.tables import Counterfactual
+from gateway.kinds import alike
 from gateway.kinds.rows import CounterfactualRow, PredictionRow
 
 Row = TypeVar("Row", CounterfactualRow, Counterfactual)
@@ -67,10 +68,8 @@ class Triple(Generic[Row]):
         return Compared(by_image.get(self.original), null_answer, by_image.get(self.edit.id), reference)
 
     def compare(self, by_image: Mapping[str, PredictionRow]) -> Compared[PredictionRow]:
-        """As `predictions`. An object that is gone from one of the images counts in none of them."""
-        compared = self.predictions(by_image)
-        gone = frozenset[int]().union(*(row.gone for row in compared if row))
-        return Compared(*(row and row.without(gone) for row in compared)) if gone else compared
+        """As `predictions`, without what only some of the images have, such as an object that is gone from one."""
+        return Compared(*alike(self.predictions(by_image)))
 
 
 def triples(rows: Iterable[Row]) -> Iterator[Triple[Row]]:

@@ -130,7 +130,7 @@ def _prediction(row: Prediction, labelled: bool) -> PredictionView:
         top=[ClassProbability.model_validate(entry) for entry in cast("list[JsonObject]", row.detail["top"])],
         scores=row.scores,
         map=row.image_digest,
-        detected=Detected.model_validate(row.detail["detected"]) if row.detail.get("detected") else None,
+        detected=detected_in(row),
     )
 
 
@@ -139,3 +139,8 @@ def truth_in(row: Prediction, labelled: bool) -> tuple[float | None, int | None]
     if not labelled:
         return None, None
     return cast("float | None", row.detail.get("truth_probability")), cast("int | None", row.detail.get("rank"))
+
+
+def detected_in(row: Prediction) -> Detected | None:
+    """What became of each object of the ground truth; None of models that are no detectors, and without boxes."""
+    return Detected.model_validate(row.detail["detected"]) if row.detail.get("detected") else None

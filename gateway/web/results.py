@@ -111,6 +111,7 @@ def show_job(job: JobId, gateway: Gateway, owner: Owner, view: Annotated[Results
         cell_link=lambda of, cell: images_of_cell(job, of, cell),
         funnel_link=lambda method, **filters: gallery(job, method=method, **filters),
         matrix_link=None if shown is None else matrix_link(job, shown, view.threshold),
+        error_link=None if shown is None else error_link(job, shown),
         links_are_counted=True,
         pair_link=_pair_link(job),
     )
@@ -204,6 +205,16 @@ def matrix_link(job: str, figures: ModelResults, threshold: float) -> MatrixLink
     if figures.segmentation is not None:
         return partial(_pixels_link, job, figures, figures.segmentation)
     return None
+
+
+def error_link(job: str, figures: ModelResults) -> Callable[[Arm, str, str | None], str]:
+    """The address of the images on which a detector makes an error, by arm, error and size of the object."""
+
+    def link(arm: Arm, error: str, size: str | None) -> str:
+        filters: dict[str, Value | None] = {"on": _ON[arm], "error": error, "size": size}
+        return gallery(job, model=figures.model, method=figures.method, verdict="counted", **filters)
+
+    return link
 
 
 def _class_link(

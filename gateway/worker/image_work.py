@@ -5,8 +5,8 @@ The input images of models under test, in batches that fit one request.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from gateway.kinds import TaskKind
@@ -29,6 +29,7 @@ class ImageWork:
     `pixels` is width × height, `occurrence` the number of equal images before it in the job. `rendered` holds its
     counterfactuals if they exist already; then `models` are those without predictions for them.
     `classes` are those of the job. `metamorphic`: no image of the job has ground truth, a label, a mask or boxes.
+    `kinds`: the kind as it judges single models.
     `object_mask` is the digest of the mask of its object, which is not a ground truth.
     `values`, in a job of rounds: what the image gets in this round; `first_ordinal` counts its counterfactuals of
     earlier rounds, and `predicted` says that its original has predictions.
@@ -56,6 +57,11 @@ class ImageWork:
     values: tuple[ChosenValue, ...] | None = None
     first_ordinal: int = 0
     predicted: bool = False
+    kinds: Mapping[str, TaskKind[Any, Any]] = field(default_factory=dict)
+
+    def kind_of(self, model: str) -> TaskKind[Any, Any]:
+        """The kind as it judges a model."""
+        return self.kinds.get(model, self.kind)
 
 
 def true_boxes(stored: Sequence[JsonObject] | None) -> tuple[TrueBox, ...] | None:

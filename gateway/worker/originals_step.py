@@ -10,16 +10,17 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from sqlalchemy import or_, select
 
 from gateway.analysis.limits import LEAST_SOURCES
 from gateway.analysis.originals import is_better
-from gateway.database.columns import PredictionColumns
+from gateway.database.columns import PredictionColumns, StoredSpec
 from gateway.database.sessions import Sessions, reading
 from gateway.database.tables import Job, SourceImage
+from gateway.kinds import KINDS, TaskKind
 from gateway.kinds.originals import channel_hint
 from gateway.kinds.rows import PredictionRow
 from gateway.model_services.clients import BrokenOff, is_passing
@@ -66,6 +67,7 @@ class OriginalsGate:
     def __init__(self, sessions: Sessions) -> None:
         self._sessions = sessions
         self._answers: dict[str, bool] = {}
+        self._kinds: dict[tuple[str, str], TaskKind[Any, Any]] = {}
         self._asking: dict[str, threading.Lock] = {}
         self._changing = threading.Lock()
 
@@ -79,13 +81,34 @@ class OriginalsGate:
         """
         if work.rendered is not None:
             return False
-        with self._changing:
-            asking = self._asking.setdefault(work.job_id, threading.Lock())
-        with asking:
+        with self._asked_alone(work.job_id):
             if work.job_id not in self._answers:
                 originals = _load(self._sessions, work.job_id)
                 self._answers[work.job_id] = originals.refused or self._refuse(work, originals, services, shelf, link)
             return self._answers[work.job_id]
+
+    def with_chosen(
+        self, work: ImageWork, services: RecordedServices, shelf: ImageShelf, link: Callable[[str], str]
+    ) -> ImageWork:
+        """The work with the limits of confidence that the originals choose for each model, if the job wants that.
+
+        Under 12 labelled originals nothing is chosen. Raises what a service in trouble raises.
+        """
+        if work.kind.choose is None:
+            return work
+        with self._asked_alone(work.job_id):
+            for model in work.models:
+                if (work.job_id, model.name) not in self._kinds:
+                    kind = _choose(self._sessions, work, model.name, services, shelf, link)
+                    self._kinds[work.job_id, model.name] = kind
+            return replace(work, kinds={model.name: self._kinds[work.job_id, model.name] for model in work.models})
+
+    @contextmanager
+    def _asked_alone(self, job_id: str) -> Iterator[None]:
+        with self._changing:
+            asking = self._asking.setdefault(job_id, threading.Lock())
+        with asking:
+            yield
 
     def _refuse(
         self,
@@ -143,6 +166,38 @@ def _store(sessions: Sessions, job_id: str, refused: dict[str, OriginalsCheck], 
             job.spec = {**job.spec, "refused": checks, "channel_hints": dict(hints)}
 
 
+def _choose(
+    sessions: Sessions,
+    work: ImageWork,
+    name: str,
+    services: RecordedServices,
+    shelf: ImageShelf,
+    link: Callable[[str], str],
+) -> TaskKind[Any, Any]:
+    """The kind with the scores that the originals choose for a model: those stored with the job, if there are any."""
+    with reading(sessions) as session:
+        spec = session.get_one(Job, work.job_id).stored_spec
+    if name not in spec.chosen_scores and work.kind.choose is not None:
+        originals = _load(sessions, work.job_id)
+        chosen: dict[str, float] = {}
+        if len(originals.images) >= LEAST_SOURCES:
+            predicted = _predicted(work, name, originals, services, shelf, link)
+            chosen = work.kind.choose([_row(row) for _, _, row in predicted], originals.classes)
+        spec = _store_chosen(sessions, work.job_id, name, chosen)
+    return KINDS[work.kind.name].of_job(spec, name)
+
+
+def _store_chosen(sessions: Sessions, job_id: str, name: str, chosen: dict[str, float]) -> StoredSpec:
+    """The spec with the chosen scores; another worker may have stored them meanwhile."""
+    with sessions.begin() as session:
+        job = session.get_one(Job, job_id, with_for_update=True)
+        stored = job.stored_spec.chosen_scores
+        if name not in stored:
+            by_model: JsonObject = {model: {**scores} for model, scores in {**stored, name: chosen}.items()}
+            job.spec = {**job.spec, "chosen_scores": by_model}
+        return job.stored_spec
+
+
 def _check(
     work: ImageWork,
     name: str,
@@ -155,9 +210,24 @@ def _check(
 
     Requests are those of the work on images whose edits are refused.
     """
-    models = tuple(model for model in work.models if model.name == name)
-    judge = work.kind.originals(originals.classes, "labelled", originals.seed)
+    judge = work.kind_of(name).originals(originals.classes, "labelled", originals.seed)
     scored: list[tuple[ImageWork, float]] = []
+    for of_image, group, row in _predicted(work, name, originals, services, shelf, link):
+        judge.add(group, _row(row))
+        scored += [(of_image, _mean(row["scores"]))] if row["scores"] else []
+    return judge.check(), _channel_hint(scored, services, shelf, link)
+
+
+def _predicted(
+    work: ImageWork,
+    name: str,
+    originals: _JobOriginals,
+    services: RecordedServices,
+    shelf: ImageShelf,
+    link: Callable[[str], str],
+) -> Iterator[tuple[ImageWork, int, PredictionColumns]]:
+    """A model's predictions on the sample, each with the work on its image, and its group."""
+    models = tuple(model for model in work.models if model.name == name)
     for image in originals.images:
         of_image = replace(
             work,
@@ -172,9 +242,7 @@ def _check(
         )
         with _image_faults():
             for row in predict_original(of_image, services, shelf, link):
-                judge.add(image.group, _row(row))
-                scored += [(of_image, _mean(row["scores"]))] if row["scores"] else []
-    return judge.check(), _channel_hint(scored, services, shelf, link)
+                yield of_image, image.group, row
 
 
 def _channel_hint(

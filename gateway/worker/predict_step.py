@@ -25,11 +25,10 @@ def predictions(
 
     In a job without ground truth a model's own answer for the original is the truth. Raises what services raise.
     """
-    kind, endpoint = work.kind, work.kind.endpoint
-    ground_truth = kind.truth_of(source)
+    endpoint, ground_truth = work.kind.endpoint, work.kind.truth_of(source)
     rows: list[PredictionColumns] = []
     for model in work.models:
-        truth, original = ground_truth, None
+        kind, truth, original = work.kind_of(model.name), ground_truth, None
         for batch in batches:
             images = payloads(batch, shelf)
             reply = services.call(endpoint, model.request(endpoint, images, link))

@@ -176,6 +176,7 @@ class Worker:
             self._recurring,
             lambda name: self._breaker.call(name, subject),
         )
+        work = self._originals.with_chosen(work, services, shelf, self._link)
         if self._originals.refuses(work, services, shelf, self._link):
             work = replace(work, values=())
         image_result = image_step.call(work, services, shelf, self._link)

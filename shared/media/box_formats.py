@@ -1,8 +1,9 @@
-"""Boxes of a test set in the formats that people have: COCO JSON, YOLO, Pascal VOC; COCO and YOLO are written, too.
+"""Boxes of a test set in the formats that people have: COCO JSON, YOLO, Pascal VOC, masks; COCO and YOLO are written.
 
     COCO    annotations.json: `bbox` is left, top, width, height in pixels; ids of images and categories are any numbers
     YOLO    labels/a.txt beside images/a.jpg: a line is `class cx cy w h` in fractions of the image; names in data.yaml
     VOC     Annotations/a.xml: pixels are counted from 1, and the last one belongs to the box
+    masks   instances/a.png, or Cityscapes' instanceIds: values number objects (`shared.media.instance_masks`)
 
 `on_image` takes boxes from the picture that they were drawn on to the canonical image (EXIF orientation, scale).
 Formats keep coordinates to 1e-9. Rotated boxes, polygons, and keypoints without boxes are refused.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -29,7 +31,11 @@ FRACTIONS: Size = (1.0, 1.0)  # the size of a picture whose boxes are fractions 
 SUFFIXES = (".json", ".txt", ".xml", ".yaml", ".yml")
 _SETTINGS = (".yaml", ".yml")
 _NAMES = "classes.txt"  # of labelImg, in place of data.yaml
-_FOLDERS = {"images", "labels", "annotations", "jpegimages", "imgs"}
+_INSTANCES = "instances"  # the folder of instance masks
+INSTANCES_JSON = f"{_INSTANCES}.json"  # says what their values mean
+CITYSCAPES_NAME = re.compile(r"_(leftImg8bit|rightImg8bit|gt(Fine|Coarse)_instanceIds)$")
+_FOLDERS = {"images", "labels", "annotations", "jpegimages", "imgs", _INSTANCES}
+_FOLDERS |= {"leftimg8bit", "rightimg8bit", "gtfine", "gtcoarse"}
 _SAME = 1e-9  # relative difference of an area from that of its box
 _YOLO_COLUMNS = 5
 
@@ -50,9 +56,20 @@ class BoxSet(NamedTuple):
     note: str = ""
 
 
+ReadMasks = Callable[[Mapping[str, bytes], bytes | None], BoxSet]
+
+
 def is_box_file(name: str) -> bool:
     """Whether a file may have boxes, or the names of their classes, by its name."""
-    return name.lower().endswith(SUFFIXES)
+    return name.lower().endswith(SUFFIXES) or is_instance_mask(name)
+
+
+def is_instance_mask(name: str) -> bool:
+    """Whether a file may be a mask whose values number objects, by its name."""
+    *folders, file = name.split("/")
+    stem, _, suffix = file.rpartition(".")
+    inside = _INSTANCES in (folder.lower() for folder in folders) or stem.endswith("_instanceIds")
+    return suffix.lower() == "png" and inside
 
 
 def has_class_names(name: str) -> bool:
@@ -60,13 +77,16 @@ def has_class_names(name: str) -> bool:
     return name.lower().endswith(_SETTINGS) or _base(name) == _NAMES
 
 
-def boxes_of(files: Mapping[str, bytes], names: Sequence[str]) -> tuple[list[BoxedImage | None], BoxSet]:
+def boxes_of(
+    files: Mapping[str, bytes], names: Sequence[str], read_masks: ReadMasks | None = None
+) -> tuple[list[BoxedImage | None], BoxSet]:
     """The boxes of each image of these names, None for one that has no entry, and all that was read.
 
+    `read_masks` reads instance masks, given the content of instances.json; without it they are left aside.
     Raises InvalidInput and Malformed, also for files in several formats and for none.
     """
-    formats = _formats(files, names)
-    coco, voc, lines = formats["COCO JSON"], formats["Pascal VOC"], formats["YOLO"]
+    formats = _formats(files, names) | ({} if read_masks else {"instance masks": {}})
+    coco, voc, lines, masks = (formats[name] for name in ("COCO JSON", "Pascal VOC", "YOLO", "instance masks"))
     present = [name for name, of_format in formats.items() if of_format]
     if len(present) > 1:
         raise InvalidInput(f"there are boxes as {' and as '.join(present)}; keep one of them")
@@ -76,9 +96,13 @@ def boxes_of(files: Mapping[str, bytes], names: Sequence[str]) -> tuple[list[Box
     if not present:
         raise InvalidInput(
             "the spec announces boxes, but none was sent: add COCO JSON, YOLO's labels/*.txt with data.yaml, Pascal "
-            'VOC XML, or a manifest.jsonl whose rows have `boxes`: [{"box": [left, top, right, bottom], "label": …}]'
+            "VOC XML, masks in a folder instances with instances.json, or a manifest.jsonl whose rows have "
+            '`boxes`: [{"box": [left, top, right, bottom], "label": …}]'
         )
-    read = read_voc(voc) if voc else read_yolo(lines, _class_names(files))
+    if masks and read_masks:
+        read = read_masks(masks, next((files[name] for name in files if _base(name) == INSTANCES_JSON), None))
+    else:
+        read = read_voc(voc) if voc else read_yolo(lines, _class_names(files))
     by_stem = {_stem(image.file): image for image in read.images}
     return [by_stem.get(_stem(name)) for name in names], read
 
@@ -104,6 +128,9 @@ def _formats(files: Mapping[str, bytes], names: Sequence[str]) -> dict[str, dict
             for name, data in files.items()
             if name.lower().endswith(".txt") and _stem(name) in stems and _base(name) != _NAMES
         },
+        "instance masks": {
+            name: data for name, data in files.items() if is_instance_mask(name) and _stem(name) in stems
+        },
     }
 
 
@@ -117,7 +144,8 @@ def _by_name(read: BoxSet, names: Sequence[str]) -> list[BoxedImage | None]:
 def _stem(name: str) -> str:
     """The name without its suffix and without folders such as `images` and `labels`."""
     *folders, file = clean_name(name).split("/")
-    return "/".join([*(part for part in folders if part.lower() not in _FOLDERS), file.rpartition(".")[0] or file])
+    stem = CITYSCAPES_NAME.sub("", file.rpartition(".")[0] or file)
+    return "/".join([*(part for part in folders if part.lower() not in _FOLDERS), stem])
 
 
 def _base(name: str) -> str:
@@ -173,7 +201,7 @@ def read_coco(value: JsonObject, name: str = "the COCO JSON") -> BoxSet:
     read = [
         BoxedImage(
             str(images[number].get("file_name")),
-            _limited(of_image, name, number),
+            limited(of_image, name, number),
             _coco_size(images[number], f"image {number} of {name!r}"),
         )
         for number, of_image in boxes.items()
@@ -264,7 +292,7 @@ def read_yolo(files: Mapping[str, bytes], classes: Sequence[str]) -> BoxSet:
         boxes = [
             _yolo_box(line.split(), classes, f"line {number} of {name!r}") for number, line in lines if line.strip()
         ]
-        images.append(BoxedImage(name, _limited(boxes, name), FRACTIONS))
+        images.append(BoxedImage(name, limited(boxes, name), FRACTIONS))
     return BoxSet(tuple(images), tuple(classes), f"boxes are read from {len(images):,} label files, YOLO")
 
 
@@ -390,7 +418,7 @@ def _voc_image(name: str, root: ElementTree.Element, first: float) -> BoxedImage
         corners = (left - first, top - first, right, bottom)
         boxes.append(_box(corners, (entry.findtext("name") or "").strip(), about, difficult))
     width, height = (_edge(root.findtext(f"size/{side}") or "0", name) for side in ("width", "height"))
-    return BoxedImage(name, _limited(boxes, name), (width, height) if width and height else None)
+    return BoxedImage(name, limited(boxes, name), (width, height) if width and height else None)
 
 
 def _edge(text: str | None, name: str) -> float:
@@ -421,7 +449,8 @@ def _box(
         raise InvalidInput(f"{about}: {validation_sentence(faults)}") from error
 
 
-def _limited(boxes: Sequence[TrueBox], name: str, image: object = "") -> tuple[TrueBox, ...]:
+def limited(boxes: Sequence[TrueBox], name: str, image: object = "") -> tuple[TrueBox, ...]:
+    """The boxes of an image in a file. Raises InvalidInput if there are too many."""
     if len(boxes) > MAX_BOXES:
         where = f"image {image} of {name!r}" if image else repr(name)
         raise InvalidInput(f"{where} has {len(boxes):,} boxes; an image may have {MAX_BOXES:,}")

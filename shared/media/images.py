@@ -43,6 +43,7 @@ _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 # Offsets in a PNG: 8 bytes signature, 8 chunk head, 4 width, 4 height, then a byte each.
 _PNG_SIZE, _PNG_BIT_DEPTH, _PNG_COLOUR, _PNG_INTERLACE = 16, 24, 25, 28
 _PNG_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}
+_NUMBERED = (0, 3)  # colour types of PNGs with one channel: grey, palette
 _ADAM7 = ((0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2))
 MAX_TAGS = 200
 MAX_STRIPS = 100_000
@@ -203,6 +204,27 @@ def decode_mask(
     """
     decoded = _decode(png, mode, max_pixels, working_side, "values")
     return decoded.pixels, decoded.file_size
+
+
+def decode_numbers(png: bytes, max_pixels: int | None = None) -> NDArray[np.uint16]:
+    """The values of a PNG, height × width: grey values of up to 16 bits, or palette indices. EXIF is ignored.
+
+    Raises InvalidInput for other files, and the errors of `canonical`.
+    """
+    header, max_pixels = png_header(png), max_image_pixels() if max_pixels is None else max_pixels
+    if header is None or header.colour_type not in _NUMBERED:
+        raise InvalidInput("a mask of instances must be a PNG with one channel, grey or with a palette; save it as one")
+    try:
+        image = Image.open(io.BytesIO(png), formats=("PNG",))
+        _check(image, png, max_pixels, "picture")
+        with _DECODING.admit(image.width * image.height), closing(image):
+            image.load()
+            refuse_missing_rows(png)
+            values = np.array(image, np.uint16)
+    except (OSError, SyntaxError, ValueError, EOFError, zlib.error) as error:
+        raise Malformed(f"the image is broken ({error}); export it again") from error
+    spread = header.colour_type == 0 and image.mode == "L" and header.bits < 8  # Pillow scales them to 0 … 255
+    return values // np.uint16(255 // (2**header.bits - 1)) if spread else values
 
 
 def to_array(image: Image.Image) -> Pixels:

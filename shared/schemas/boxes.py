@@ -73,6 +73,13 @@ class BoxSpec(Contract):
     scores: Annotated[dict[Label, Share], Field(max_length=1_000, description="the same for single classes")] = Field(
         default_factory=dict
     )
+    choose_scores: Annotated[
+        bool,
+        Field(
+            description="choose, for each model, the score of each class with the highest F1 on the originals, before "
+            "anything is rendered; `scores` of single classes stay"
+        ),
+    ] = False
 
     def counts(self, box: PredictedBox) -> bool:
         """Whether a predicted box is confident enough."""

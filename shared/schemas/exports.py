@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, JsonValue
 
 from shared.characters import refuse_deceptive
 from shared.schemas.base import TASK_DESCRIPTION, Contract, Kind
-from shared.schemas.boxes import TrueBox
+from shared.schemas.boxes import Detected, TrueBox
 from shared.schemas.findings import FindingView
 from shared.schemas.jobs import MethodChoice
 from shared.schemas.masks import MaskSpec
@@ -37,6 +37,10 @@ class ExportedPrediction(Contract):
     ground_truth_probability: float | None
     rank: int | None
     flipped: bool | None
+    detected: Annotated[
+        Detected | None,
+        Field(description="what a detector makes of the image's boxes", exclude_if=lambda detected: detected is None),
+    ] = None
 
 
 class ExportedImage(Contract):

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from shared.schemas.base import Contract
-from shared.schemas.effects import Interval, MeanOverlap, ProbabilityChange, Rate
+from shared.schemas.effects import CellEffect, Interval, MeanOverlap, ProbabilityChange, Rate
 
 
 class Accuracy(Contract):
@@ -204,6 +204,19 @@ class AveragePrecision(Contract):
     large: float | None
 
 
+PrecisionFigure = Literal["ap", "ap50", "ap75", "small", "medium", "large"]
+
+
+class PrecisionDifference(Contract):
+    """A figure of `AveragePrecision` on counterfactuals less that on the arms that they are compared with, −1 … 1.
+
+    The interval is a bootstrap over source images (or groups); None below 12.
+    """
+
+    difference: float
+    interval: Interval | None
+
+
 ObjectSize = Literal["small", "medium", "large"]
 
 
@@ -243,16 +256,22 @@ class DetectionMetrics(Contract):
     which both arms are accepted, once for each pair, and images without an object are among them. `delta_recall`: per
     source image the mean over its pairs of the counterfactual's recall less that of the arm that it is compared with,
     −1 … 1, with its interval (None below two sources). `delta_ap` is COCO's AP of the counterfactuals less that of
-    these arms, with a bootstrap interval over source images (or groups; None below 12). `lost`: accepted
+    these arms, with a bootstrap interval over source images (or groups; None below 12); `precision_differences` has
+    it with AP50, AP75 and AP by size. `lost`: accepted
     counterfactuals on which an object is not found that was found on the original; `lost_null` the same of null arms.
     `delta_hallucinating`: per source image the share of its counterfactuals with a hallucination less that of the arms.
+    `scores` are those of single classes in place of `score`; `chosen`: the originals chose them for this model.
     `best_scores`: by class the least score, in steps of 0.05, with the highest F1 on the originals (at most 512), of
-    equally good ones the middle; empty without ground truth.
+    equally good ones the middle; empty without ground truth. `hallucination_cells`: a family of cells of all images,
+    with objects or without; the score of an image is 1 without a hallucination and 0 with one, so that a weakness is a
+    value under which the detector hallucinates more.
     """
 
     classes: list[str]
     iou: float
     score: float
+    scores: Annotated[dict[str, float], Field(exclude_if=lambda scores: not scores)] = Field(default_factory=dict)
+    chosen: Annotated[bool, Field(exclude_if=lambda chosen: not chosen)] = False
     best_scores: Annotated[dict[str, float], Field(exclude_if=lambda best: not best)] = Field(default_factory=dict)
     all_originals: DetectionScores
     originals: DetectionScores
@@ -262,7 +281,16 @@ class DetectionMetrics(Contract):
     interval: Interval | None
     delta_ap: float | None
     ap_interval: Interval | None
+    precision_differences: dict[PrecisionFigure, PrecisionDifference] = Field(default_factory=dict)
     delta_hallucinating: float | None
     hallucinating_interval: Interval | None
     lost: Rate
     lost_null: Rate
+    hallucination_cells: Annotated[list[CellEffect], Field(exclude_if=lambda cells: not cells)] = Field(
+        default_factory=list
+    )
+
+    @property
+    def more_hallucinations(self) -> list[CellEffect]:
+        """The cells in which the detector hallucinates more, the strongest first."""
+        return [cell for cell in self.hallucination_cells if cell.standing == "weakness" and cell.part_of is None]

@@ -40,6 +40,7 @@ class ModelVerdict:
     are then limits at 97.5 %, so that their quotient is one at 95 %.
     `provisional`: the method's random sample is not reviewed, or holds no image that the model kept.
     `never`: the model recognises a class on none of the originals, so that no change could cost it anything there.
+    `hallucinations`: sentences on the values under which it hallucinates more, beside the cells of recall.
     """
 
     kind: VerdictKind
@@ -51,6 +52,7 @@ class ModelVerdict:
     limit: float = 1.0
     provisional: bool = True
     never: bool = False
+    hallucinations: tuple[str, ...] = ()
 
     @property
     def shown(self) -> list[CellEffect]:
@@ -60,7 +62,11 @@ class ModelVerdict:
     @property
     def passes(self) -> bool:
         """Whether more than a small loss is ruled out in all tested cells, on reviewed images."""
-        return self.kind == "bounded" and self.limit <= SMALL_LOSS and not (self.provisional or self.never)
+        return (
+            self.kind == "bounded"
+            and self.limit <= SMALL_LOSS
+            and not (self.provisional or self.never or self.hallucinations)
+        )
 
 
 def is_suspected(difference: float, interval: Interval | None, n: int, margin: float = BEYOND) -> bool:
@@ -113,7 +119,10 @@ def verdict_of(results: JobResults, of: ModelResults) -> ModelVerdict:
     largest = max((_loss_limit(effect, beside_share=share is not None) for effect in tested), default=1.0)
     limit = min(1.0, largest / (share or 1.0))
     never = bool(check and check.never)
-    return ModelVerdict(kind, weaknesses, tested, untested, unsettled, sentence, limit, share is None, never)
+    hallucinations = tuple(effect.sentence for effect in of.detection.more_hallucinations) if of.detection else ()
+    return ModelVerdict(
+        kind, weaknesses, tested, untested, unsettled, sentence, limit, share is None, never, hallucinations
+    )
 
 
 def _loss_limit(effect: CellEffect, beside_share: bool) -> float:
@@ -150,14 +159,20 @@ def any_testable(results: JobResults) -> bool:
     return not results.results or any(verdict_of(results, of).kind != "not testable" for of in results.results)
 
 
-def originals_hints(results: JobResults) -> list[str]:
-    """What else is to be said of models on their originals: "`street`: Right on 64 % (…) of the originals. If …"."""
+def model_hints(results: JobResults) -> list[str]:
+    """What else is to be said of models: "`street`: Right on 64 % (…) of the originals. If …".
+
+    First of them on their originals, then where detectors hallucinate more, which no cell of recall shows.
+    """
     hints = {
         of.model: f"`{of.model}`: {verdict.originals}"
         for of in results.results
         if (verdict := verdict_of(results, of)).kind != "not testable" and verdict.originals
     }
-    return list(hints.values())
+    hallucinations = [
+        f"`{of.model}`: {line}" for of in results.results for line in verdict_of(results, of).hallucinations
+    ]
+    return [*hints.values(), *hallucinations]
 
 
 def lost_images(effect: CellEffect) -> float:

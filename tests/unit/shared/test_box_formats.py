@@ -24,6 +24,7 @@ from shared.media.box_formats import (
     write_yolo,
 )
 from shared.media.images import canonical
+from shared.media.instance_masks import read_instances
 from shared.problems import InvalidInput, Malformed
 from shared.schemas.boxes import TrueBox
 
@@ -49,7 +50,7 @@ def coco(*annotations: Mapping[str, Any], **image: Any) -> bytes:
 
 
 def only(files: Mapping[str, bytes], name: str = "images/a.jpg") -> BoxedImage:
-    (image,), _ = boxes_of(files, [name])
+    (image,), _ = boxes_of(files, [name], read_instances)
     assert image is not None
     return image
 
@@ -100,6 +101,48 @@ def test_a_set_with_an_edge_at_zero_counts_from_zero() -> None:
     assert b is not None
     assert (a.boxes[0].box, b.boxes[0].box) == ((0, 3, 40, 30), (10, 5, 20, 15))
     assert "counted from 0" in read.note
+
+
+def numbers_png(values: Any) -> bytes:
+    data = io.BytesIO()
+    Image.fromarray(np.array(values)).save(data, "PNG")
+    return data.getvalue()
+
+
+def test_masks_of_instances_give_the_boxes_of_their_pixels() -> None:
+    """Cityscapes as downloaded: a person, a car behind a post, and two groups of cars, which are crowds."""
+    values = np.zeros((30, 40), np.uint16)
+    values[2:8, 3:9], values[10:12, 5:10], values[10:12, 11:20] = 24_000, 26_001, 26_001
+    values[20:25, 0:4], values[20:25, 30:40], values[0, 0] = 26, 26, 7_000
+    files = {"s/gtFine/val/aa/aa_1_gtFine_instanceIds.png": numbers_png(values)}
+    (image,), read = boxes_of(files, ["s/leftImg8bit/val/aa/aa_1_leftImg8bit.png"], read_instances)
+    assert image is not None
+    assert (image.size, read.classes[:3]) == ((40, 30), ("person", "rider", "car"))
+    assert image.boxes == (
+        TrueBox(box=(0, 20, 4, 25), label="car", ignore="crowd"),
+        TrueBox(box=(30, 20, 40, 25), label="car", ignore="crowd"),
+        TrueBox(box=(3, 2, 9, 8), label="person"),
+        TrueBox(box=(5, 10, 20, 12), label="car", area=28),
+    )
+    assert on_image(image, (40, 30), 1, (20, 15))[3] == TrueBox(box=(2.5, 5, 10, 6), label="car", area=7)
+    named = BoxSet((image._replace(file="a.jpg"),), read.classes)
+    assert_same(only({"a.json": json.dumps(write_coco(named)).encode()}, "a.jpg"), image)
+
+
+ONE = b'{"classes": {"car": 1}, "per_class": null}'
+
+
+def test_instances_json_says_what_the_values_mean() -> None:
+    values = np.array([[0, 1, 1], [2, 2, 0]], np.uint8)
+    mask = {"instances/a.png": numbers_png(values)}
+    one = only({**mask, "instances.json": ONE})
+    assert [box.box for box in one.boxes] == [(1, 0, 3, 1), (0, 1, 2, 2)]
+    two = only({**mask, "instances.json": b'{"classes": {"bus": 1}, "per_class": 2}'})
+    assert [(box.label, box.ignore) for box in two.boxes] == [("bus", "crowd"), ("bus", None)]
+    with pytest.raises(InvalidInput, match=r"add instances\.json"):
+        only(mask)
+    with pytest.raises(InvalidInput, match="one channel"):
+        only({**mask, "instances/a.png": numbers_png(np.zeros((4, 4, 3), np.uint8)), "instances.json": ONE})
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from shared.schemas.effects import CellEffect, Estimate, Interval, Rate, Standing
-from shared.schemas.metrics import ExchangedClass, OriginalsCheck, OriginalsStanding
+from shared.schemas.metrics import DetectionMetrics, ExchangedClass, OriginalsCheck, OriginalsStanding
 from shared.schemas.results import CheckCount, FlippedReviews, JobResults, MethodReviews
 from shared.words.verdicts import (
     VerdictKind,
     by_severity,
     is_suspected,
+    model_hints,
     not_testable_sentences,
-    originals_hints,
     verdict_of,
     verdict_sentence,
 )
@@ -88,7 +88,7 @@ def test_a_model_that_is_not_right_on_the_originals_gets_no_verdict(
     assert verdict_of(figures, figures.results[0]).kind == kind
     assert not_testable_sentences(figures) == (["`m` has no verdict. Why."] if kind == "not testable" else [])
     hinted = standing != "sound" and kind != "not testable"
-    assert originals_hints(figures) == (["`m`: Why."] if hinted else [])
+    assert model_hints(figures) == (["`m`: Why."] if hinted else [])
 
 
 def test_exchanged_classes_let_no_model_pass_and_findings_of_an_untestable_one_are_none() -> None:
@@ -180,6 +180,11 @@ def test_a_verdict_is_green_only_if_all_but_a_small_loss_is_ruled_out(
     assert verdict.passes is passes
     never = figures.results[0].model_copy(update={"originals": OriginalsCheck(standing="sound", never=["bus"])})
     assert not verdict_of(figures, never).passes, "nothing can be lost of a class that is never recognised"
+    more = cell("fog", -60, 20, "weakness").model_copy(update={"sentence": "Hallucinates more in fog."})
+    detection = DetectionMetrics.model_construct(**{"hallucination_cells": [more]})  # type: ignore[arg-type]
+    hallucinating = figures.results[0].model_copy(update={"detection": detection})
+    assert not verdict_of(figures, hallucinating).passes, "no cell of recall shows it"
+    assert model_hints(job_results(hallucinating)) == ["`m`: Hallucinates more in fog."]
     assert verdict.limit == pytest.approx((limit + 0.005) / valid if valid and reviewed > 3 else limit)
     assert ("Provisional" in verdict_sentence(verdict)) is not (valid is not None and reviewed > 3)
 

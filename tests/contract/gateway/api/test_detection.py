@@ -170,6 +170,8 @@ def test_results_have_recall_by_class_objects_and_average_precision(client: http
     assert found.ap_interval is not None
     assert found.ap_interval.low <= found.delta_ap <= found.ap_interval.high
     assert {cell.cell.label for cell in result.cells} == {"car", "bus", ALL_CLASSES}
+    assert {cell.cell.label for cell in found.hallucination_cells} == {ALL_CLASSES}
+    assert max(cell.sources for cell in found.hallucination_cells) == 14, "one of them has no object"
     assert metrics.sensitivity is not None
     assert [shown.label for shown in metrics.sensitivity.classes] == ["bus", "car"]
     for view in page["counterfactuals"]:
@@ -182,6 +184,56 @@ def test_results_have_recall_by_class_objects_and_average_precision(client: http
     buses = client.get(f"/jobs/{job}/results", params={"class": "bus"}).json()["counterfactuals"]
     assert buses
     assert all(len(view["predictions"][0]["original"]["detected"]["objects"]) == 2 for view in buses)
+
+
+@pytest.mark.slow
+def test_the_originals_choose_the_scores_from_which_boxes_count(client: httpx.Client, job: str) -> None:
+    """Boxes of originals have the score 1; of equally good scores the middle one is chosen, as the first job named."""
+    spec = {**SPEC, "boxes": {"score": 0.99, "choose_scores": True}}
+    done = finished(client, post(client, {**images(14), **coco(14)}, spec).headers["Location"])
+    pages = [
+        client.get(f"/jobs/{name}/results").json()["metrics"]["results"][0]["detection"] for name in (job, done["id"])
+    ]
+    assert (pages[1]["chosen"], pages[1]["scores"]) == (True, {"car": 0.5, "bus": 0.5})
+    assert pages[0]["best_scores"] == pages[1]["scores"]
+    assert pages[1]["counterfactuals"] == pages[0]["counterfactuals"], "which 0.99 would not find"
+    assert "highest F1 on the originals" in client.get(f"/jobs/{done['id']}/report").text
+    few = finished(client, post(client, {**images(4), **coco(4)}, spec).headers["Location"])
+    (result,) = client.get(f"/jobs/{few['id']}/results").json()["metrics"]["results"]
+    assert "scores" not in result["detection"], "4 originals tell too little"
+
+
+@pytest.mark.slow
+def test_images_are_chosen_by_error_and_size(client: httpx.Client, job: str) -> None:
+    def views(**filters: str) -> dict[str, list[str]]:
+        page = client.get(f"/jobs/{job}/results", params={"limit": 50, **filters})
+        assert page.status_code == 200, page.text
+        seen = {view["id"]: view["predictions"][0].get("counterfactual") for view in page.json()["counterfactuals"]}
+        return {
+            name: [
+                *(thing["outcome"] for thing in it["detected"]["objects"]),
+                *(e["why"] for e in it["detected"]["extras"]),
+            ]
+            for name, it in seen.items()
+            if it
+        }
+
+    everything = views()
+    for error in ("missed", "mislocated", "misclassified", "hallucination", "duplicate"):
+        expected = {name for name, errors in everything.items() if error in errors}
+        assert views(error=error).keys() == views(error=error, size="small").keys() == expected
+        assert views(error=error, size="large") == {}
+    lost = {name for name, errors in everything.items() if {"missed", "mislocated", "misclassified"} & {*errors}}
+    assert views(size="small").keys() == lost != set()
+    assert views(error="missed", on="original") == {}, "all is found there"
+    assert f"/jobs/{job}/gallery?" in (page := client.get(f"/jobs/{job}/view").text)
+    assert "error=missed" in page
+
+
+def test_detectors_are_not_repaired(client: httpx.Client, job: str) -> None:
+    reply = client.post(f"/jobs/{job}/repairs", json={"model": DETECTOR})
+    assert (reply.status_code, "detectors cannot be repaired" in reply.text) == (422, True)
+    assert "contrafact repair" not in client.get(f"/jobs/{job}/report", params={"format": "md"}).text
 
 
 @pytest.mark.parametrize("boxes", [coco, yolo, voc, manifest])
@@ -241,13 +293,19 @@ def test_without_boxes_what_the_detector_finds_on_the_original_must_stay(client:
 
 def test_pages_and_report_show_boxes_and_what_became_of_the_objects(client: httpx.Client, job: str) -> None:
     text = html.unescape(client.get(f"/jobs/{job}/view").text)
-    for words in ("Δrecall", "Object by object", "hallucinations", "AP50"):
+    for words in ("Δrecall", "Object by object", "Hallucinations by value", "AP50"):
         assert words in text
     gallery = html.unescape(client.get(f"/jobs/{job}/gallery").text)
     pair = next(part.split('"')[0] for part in gallery.split('href="')[1:] if "/pairs/" in part.split('"')[0])
     shown = html.unescape(client.get(pair).text)
     assert "its boxes" in shown
     assert 'class="box found"' in shown
+    lost = client.get(f"/jobs/{job}/results", params={"flipped": "true", "verdict": "counted"}).json()[
+        "counterfactuals"
+    ][0]
+    crops = html.unescape(client.get(f"/jobs/{job}/pairs/{lost['id']}").text)
+    assert crops.index("row crops") < crops.index("its boxes"), "what is lost comes first"
+    assert f'<use href="#of-{lost["id"]}-{DETECTOR}-counterfactual"/>' in crops
     report = client.get(f"/jobs/{job}/report").text
     assert "Object by object" in report
     assert 'class="box' in report

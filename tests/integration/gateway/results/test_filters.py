@@ -28,6 +28,29 @@ def ids(session: Session, job: str, **fields: object) -> set[str]:
     return set(session.scalars(matching(job, Filters.model_validate(fields)).with_only_columns(Counterfactual.id)))
 
 
+def test_errors_of_a_detector_by_size(sessions: Sessions, tmp_path: Path) -> None:
+    """Areas are those of the truth where it has them, as COCO's; a box beside the objects has its own."""
+    add_segmented_job(sessions, DirectoryStore(tmp_path), sources=9)
+    with sessions.begin() as session:
+        edits = session.scalars(select(Counterfactual.id).where(Counterfactual.arm == "edit").limit(3)).all()
+        large, small = {"box": [0, 0, 100.5, 100], "label": "car"}, {"box": [0, 0, 100, 100], "label": "car", "area": 9}
+        details = [
+            {"objects": [{**large, "outcome": "missed"}, {**small, "outcome": "found"}], "extras": []},
+            {"objects": [{**small, "outcome": "misclassified"}], "extras": []},
+            {"objects": [], "extras": [{**large, "score": 0.5, "why": "hallucination"}]},
+        ]
+        for edit, detected in zip(edits, details, strict=True):
+            row = session.scalars(select(Prediction).where(Prediction.counterfactual_id == edit)).one()
+            row.detail = {**row.detail, "detected": detected}  # type: ignore[dict-item]
+    missed, misclassified, hallucinating = ({edit} for edit in edits)
+    with sessions() as session:
+        assert ids(session, JOB, error="missed") == ids(session, JOB, error="missed", size="large") == missed
+        assert ids(session, JOB, error="missed", size="small") == ids(session, JOB, size="medium") == set()
+        assert ids(session, JOB, size="small") == ids(session, JOB, error="misclassified") == misclassified
+        assert ids(session, JOB, error="hallucination", size="large", model=MODEL) == hallucinating
+        assert ids(session, JOB, error="missed", on="original") == set()
+
+
 def test_images_with_pixels_of_one_class_taken_for_another(sessions: Sessions, tmp_path: Path) -> None:
     add_segmented_job(sessions, DirectoryStore(tmp_path), sources=9)
     with sessions() as session:

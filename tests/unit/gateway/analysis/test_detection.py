@@ -29,10 +29,11 @@ from gateway.analysis.detection import (
     BoxedPair,
     Objects,
     Predicted,
+    Resampled,
     average_precision,
     match,
     overlaps,
-    precision_difference,
+    precision_differences,
 )
 
 CAR, BUS = 0, 1
@@ -201,9 +202,36 @@ def test_a_difference_in_precision_has_an_interval_over_sources() -> None:
     things = objects([(CAR, HERE)])
     images = [BoxedPair(things, gone if number % 2 else there) for number in range(16)]
     others = [BoxedPair(things, there)] * 16
-    delta, interval = precision_difference(images, others, np.arange(16), 2, seed=0)
-    assert delta == pytest.approx(-0.5, abs=0.01)
-    assert interval is not None
-    assert -0.85 < interval.low < -0.5 < interval.high < -0.15
-    assert precision_difference(images[:8], others[:8], np.arange(8), 2, seed=0)[1] is None
-    assert precision_difference(images, others, np.zeros(16, int), 2, seed=0)[1] is None, "one sequence"
+    differences = precision_differences(images, others, np.arange(16), 2, seed=0)
+    assert set(differences) == {"ap", "ap50", "ap75", "small"}, "no object is medium or large"
+    for difference, interval in ((each.difference, each.interval) for each in differences.values()):
+        assert difference == pytest.approx(-0.5, abs=0.01)
+        assert interval is not None
+        assert -0.85 < interval.low < -0.5 < interval.high < -0.15
+    assert precision_differences(images[:8], others[:8], np.arange(8), 2, seed=0)["ap"].interval is None
+    one_sequence = precision_differences(images, others, np.zeros(16, int), 2, seed=0)
+    assert one_sequence["ap"].interval is None
+
+
+def test_a_sample_of_images_with_repetitions_has_the_precision_of_the_list() -> None:
+    """Weights of images in place of repetitions are the same figures as pycocotools', without ranking again."""
+    random = np.random.default_rng(11)
+    scenes = []
+    for _ in range(12):
+        things = random_objects(random)
+        near = Predicted(
+            things.boxes + random.normal(0, 6, (6, 4)), things.label, np.sort(random.uniform(0, 1, 6))[::-1]
+        )
+        scenes.append(BoxedPair(things, near))
+    resampled = Resampled(scenes, 2)
+    for drawn in (np.arange(12), random.integers(12, size=12), np.array([3] * 12)):
+        whole = average_precision([scenes[place] for place in drawn], 2)
+        figures = resampled.figures(np.bincount(drawn, minlength=12))
+        expected = [np.nan if value is None else value for value in whole.model_dump().values()]
+        np.testing.assert_allclose(figures, np.array(expected, float), atol=1e-9)
+
+
+def random_objects(random: np.random.Generator) -> Objects:
+    corners = random.uniform(0, 200, (6, 2))
+    boxes = np.hstack([corners, corners + random.uniform(8, 150, (6, 2))])
+    return objects([(int(label), tuple(box)) for label, box in zip(random.integers(0, 2, 6), boxes, strict=True)])

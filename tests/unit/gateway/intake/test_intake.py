@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import unicodedata
 from dataclasses import replace
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from gateway.intake.intake import relabel, take_in
 from gateway.intake.sources import SourceFile, keep_image
@@ -18,6 +20,7 @@ from shared.media.images import decode, encode
 from shared.media.storage import DirectoryStore, image_key
 from shared.media.testsets import folder_labels
 from shared.problems import InvalidInput, Problem, TooLarge
+from shared.schemas.boxes import TrueBox
 from tests.support.gateway_under_test import picture
 from tests.support.sent_files import LIMITS, archive, sent, sources_of
 
@@ -180,3 +183,13 @@ def test_boxes_are_of_the_images_beside_folders_of_masks_or_refused(store: Direc
     files["s/images/2.png"] = files.pop("s/images/1.png")
     with pytest.raises(InvalidInput, match=r"'1\.png', and the images are 's/images/2\.png'"):
         take_in([archive(files)], None, (), store, LIMITS, boxes=True)
+
+
+def test_masks_of_instances_are_boxes_and_no_images(store: DirectoryStore) -> None:
+    values = io.BytesIO()
+    Image.fromarray(np.full((16, 16), 26_001, np.uint16)).save(values, "PNG")
+    files = {"s/instances/1.png": values.getvalue(), "s/images/1.png": picture(1)}
+    files["s/instances.json"] = b'{"classes": {"car": 26}}'
+    (source,), test_set = take_in([archive(files)], None, (), store, LIMITS, boxes=True)
+    assert source.boxes == (TrueBox(box=(0, 0, 16, 16), label="car"),)
+    assert (test_set.left_out, test_set.labels_from) == ({}, "boxes are read from 1 masks of instances")

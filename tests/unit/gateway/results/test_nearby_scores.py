@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -11,8 +12,8 @@ from gateway.analysis.components import RenderingCost
 from gateway.analysis.detection import BoxedPair, Objects, Predicted
 from gateway.analysis.effects import differences
 from gateway.analysis.findings import assess
-from gateway.kinds import KINDS, detection
-from gateway.kinds.detection import BoxScores
+from gateway.kinds import KINDS, detection_figures
+from gateway.kinds.detection_rows import BoxScores
 from gateway.kinds.task_kind import KindRows, Measurement
 from gateway.results.estimands import counted_cells
 from gateway.results.measure import with_repeats
@@ -86,6 +87,14 @@ def test_a_finding_says_at_which_scores_it_holds() -> None:
     assert metrics.best_scores == {"car": 0.45}, "all boxes of the originals have 0.9: of 0.05 to 0.9 the middle"
 
 
+@pytest.mark.parametrize(("score", "names"), [(0.05, ["0", "0.15"]), (0.95, ["0.85", "1"])])
+def test_a_score_near_the_end_is_repeated_on_both_sides(score: float, names: list[str]) -> None:
+    """A limit below 0.1 had no repetition at lower scores, and nobody said so."""
+    nearby = KINDS["detection"].nearby
+    assert nearby is not None
+    assert [*nearby(KindRows(replace(box_scores(), rules=BoxSpec(score=score))))] == names
+
+
 def test_at_another_confidence_the_average_precision_is_not_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is over all scores; the slider of the results page asks with every move."""
     kind = KINDS["detection"]
@@ -93,8 +102,8 @@ def test_at_another_confidence_the_average_precision_is_not_computed_again(monke
     rows = KindRows(box_scores())
     own = kind.figures(rows, Measurement("dillema", RenderingCost(0, 0), (), 0, labelled=False))["detection"]
     assert isinstance(own, DetectionMetrics)
-    monkeypatch.setattr(detection, "average_precision", lambda *_: pytest.fail("computed again"))
-    monkeypatch.setattr(detection, "precision_difference", lambda *_: pytest.fail("computed again"))
+    monkeypatch.setattr(detection_figures, "average_precision", lambda *_: pytest.fail("computed again"))
+    monkeypatch.setattr(detection_figures, "precision_differences", lambda *_: pytest.fail("computed again"))
     _, fields = kind.at_confidence(rows, 0.95, model_results(detection=own))
     at_095 = fields["detection"]
     assert isinstance(at_095, DetectionMetrics)
