@@ -47,7 +47,7 @@ class Trial(Contract):
     images: Annotated[list[Digest], Field(min_length=1, max_length=MOST_IMAGES)]
 
 
-class Answer(Contract):
+class ModelAnswer(Contract):
     """What the model says of an image (canonical digest), or why it says nothing."""
 
     image: str
@@ -74,7 +74,7 @@ def show_models(gateway: Gateway, owner: Owner, model: Annotated[str, Query(max_
 
 
 @router.post("/own-models/answers", response_class=JSONResponse)
-def try_model(trial: Trial, gateway: Gateway, owner: Owner) -> list[Answer]:
+def try_model(trial: Trial, gateway: Gateway, owner: Owner) -> list[ModelAnswer]:
     """What a model says of a few uploaded images, each alone; nothing is stored.
 
     Raises InvalidInput for an unknown model, NotFound for an unknown image, and NotReady.
@@ -93,5 +93,5 @@ def try_model(trial: Trial, gateway: Gateway, owner: Owner) -> list[Answer]:
             answer, fault = describe(gateway.services.call(endpoint, request))
         except Problem as problem:
             answer, fault = "", problem.detail
-        answers.append(Answer(image=digest, answer=answer, fault=fault))
+        answers.append(ModelAnswer(image=digest, answer=answer, fault=fault))
     return answers
