@@ -101,5 +101,5 @@ def test_a_background_remover_finds_the_objects_and_its_doubts_are_refusals(tmp_
     assert not reply.images[2]
     assert "background" in reply.refusals[2]
     assert refused.images == [None]
-    assert "nothing stands out" in refused.refusals[0]
+    assert "send a mask" in refused.refusals[0]
     assert not decode(refused.mask.png, "L").any()
