@@ -8,10 +8,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 import httpx
 import numpy as np
+from huggingface_hub.constants import HF_HOME
 from PIL import Image
 
 from contrafact import plan_text
@@ -32,6 +34,7 @@ from gateway.jobs.domain import REFUSED_ABOVE, SAMPLED, scaled_down
 from shared.media.images import Pixels
 from shared.media.testsets import distinct
 from shared.problems import NotReady, Problem, from_reply
+from shared.profiles.fetch_weights import fetch, hub_files
 from shared.profiles.profile import load_profile
 from shared.schemas.base import Kind
 from shared.schemas.boxes import BoxSpec
@@ -89,6 +92,8 @@ def _run_test(model: object, dataset: object, options: InProcessOptions) -> Outc
     first = first_pixels(images)
     profile, methods = choose_profile(images, options)
     options = replace(options, methods=methods)
+    if profile == MOVING:
+        fetch(hub_files(load_profile(profile)), Path(HF_HOME))  # here it fails with what to do, and not in a service
     subject = kind.prepare(model, images, options)
     if isinstance(subject, InProcessModel):  # its own errors are raised here rather than fail every image
         kind.try_out(subject, first)
