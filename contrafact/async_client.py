@@ -146,6 +146,7 @@ class AsyncClient:
     plan_from_archive = _coroutine(Client.plan_from_archive)
     plan_of = _coroutine(Client.plan_of)
     publish_suite = _coroutine(Client.publish_suite)
+    page_of = _coroutine(Client.page_of)
     rating_page_of = _coroutine(Client.rating_page_of)
     remove_model = _coroutine(Client.remove_model)
     repair = _coroutine(Client.repair)
