@@ -71,6 +71,7 @@ from shared.schemas.evaluation import (
     ModelRequest,
     ModelsReply,
     ModelUnderTestInfo,
+    PredictRequest,
     ShapesOutcome,
     ShapesReply,
     ShapesRequest,
@@ -298,7 +299,9 @@ class EvaluatorModel:
         """
         async with self._tested.using(kind, request) as model:
             if isinstance(model, QuestionModel):
-                return cast(Reply, await model.predict([image.png for image in request.images], deadline))
+                return cast(Reply, await model.predict(request, deadline))
+            if isinstance(request, PredictRequest) and request.blind:
+                raise InvalidInput(f"{request.model!r} is asked no question, so it cannot be asked one without a picture")
             if isinstance(model, EndpointModel):
                 answers = await model.outputs([image.png for image in request.images], deadline)
             else:

@@ -8,6 +8,8 @@
 The options of each image stand in an order of their own, so that a model that prefers the first one does not seem to
 know a class. Up to 20 classes have letters, since so many log-probabilities of the first token are given by servers:
 from these come the probabilities. Without them, and for more classes, the class that the answer names has all of it.
+
+A blind question is the same one without the picture: what a model answers then, it does not read from pictures.
 """
 
 from __future__ import annotations
@@ -26,12 +28,12 @@ from typing import TYPE_CHECKING, Any
 from shared.problems import InvalidInput
 from shared.profiles.evaluator import ModelEndpoint
 from shared.profiles.weights import Server
-from shared.schemas.evaluation import PredictReply, Unanswered
+from shared.schemas.evaluation import ModelRequest, PredictReply, PredictRequest, Unanswered
 from shared.seeds import derive_seed
 from shared.service.server_replies import begins_reasoning, count_unusable, declines
 
 if TYPE_CHECKING:
-    from openai.types.chat import ChatCompletionUserMessageParam
+    from openai.types.chat import ChatCompletionContentPartParam, ChatCompletionUserMessageParam
 
     from shared.service.completion import Completion
 
@@ -63,9 +65,10 @@ class QuestionModel:
         self._top = MOST_LETTERS if self._has_letters else 0
         self.kind, self.classes = endpoint.kind, list(endpoint.classes)
 
-    async def predict(self, images: Sequence[bytes], deadline: float) -> PredictReply:
-        """The answers for images (PNG). Raises DeadlineExceeded, DependencyFailed and InvalidInput (its refusal)."""
-        tasks = [asyncio.ensure_future(self._ask(image, deadline)) for image in images]
+    async def predict(self, request: ModelRequest, deadline: float) -> PredictReply:
+        """The answers for images. Raises DeadlineExceeded, DependencyFailed and InvalidInput (its refusal)."""
+        blind = isinstance(request, PredictRequest) and request.blind
+        tasks = [asyncio.ensure_future(self._ask(image.png, deadline, blind=blind)) for image in request.images]
         try:
             answers = await asyncio.gather(*tasks)
         finally:
@@ -77,19 +80,28 @@ class QuestionModel:
             places=[place for _, place in answers],
         )
 
-    async def _ask(self, image: bytes, deadline: float) -> tuple[list[float] | Unanswered, int | None]:
-        """Probabilities by class or why there are none, and the place of the likeliest one among the options."""
+    async def _ask(self, image: bytes, deadline: float, *, blind: bool) -> tuple[list[float] | Unanswered, int | None]:
+        """Probabilities by class or why there are none, and the place of the likeliest one among the options.
+
+        `blind`: without the image. A server that refuses such a question has no answer to it.
+        """
         endpoint = self._endpoint
         seed = derive_seed("question", endpoint.seed, sha256(image).hexdigest())
         order = random.Random(seed).sample(range(len(self.classes)), len(self.classes))
         options = [self.classes[number] for number in order]
         url = "data:image/png;base64," + base64.b64encode(image).decode()
         text = question_in_words(endpoint.question, options, letters=self._has_letters)
+        shown: list[ChatCompletionContentPartParam] = [{"type": "image_url", "image_url": {"url": url}}]
         message: ChatCompletionUserMessageParam = {
             "role": "user",
-            "content": [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": text}],
+            "content": [*([] if blind else shown), {"type": "text", "text": text}],
         }
-        completion, tokens = await self._answer(message, seed % 2**31, deadline)
+        try:
+            completion, tokens = await self._answer(message, seed % 2**31, deadline)
+        except InvalidInput:
+            if not blind:
+                raise
+            return "refused", None
         text = answer_of(completion.text)
         by_letter = self._has_letters and letter_in(text, len(options)) is not None  # "A" may also begin "A bus"
         shares = letters_in(tokens, len(options)) if by_letter else None

@@ -20,7 +20,7 @@ from shared.schemas.base import ImagePayload, JsonObject, Kind
 from shared.schemas.effects import Metric
 from shared.schemas.jobs import JobSpec
 from shared.schemas.results import ModelResults, Relation
-from shared.service.endpoints import Endpoint
+from shared.service.endpoints import Endpoint, Services
 
 TOP = 5  # classes that a prediction keeps
 
@@ -109,7 +109,8 @@ class TaskKind(Generic[Answer, Truth]):
     these fields, if predictions below a confidence (0 … 1) count as none, given the results without it; None where
     predictions have none.
     `nearby`: the scores at limits of confidence beside the job's, by their names; findings are repeated with them.
-    `configured`: the kind as a spec changes it; None where it does not.
+    `configured`: the kind as a spec changes it; None where it does not. `baseline`: the prediction for an original
+    with what else is asked about it, given the request and the reply, whose first image it is.
     """
 
     name: Kind
@@ -137,6 +138,7 @@ class TaskKind(Generic[Answer, Truth]):
     most_classes: int | None = None
     on_power: str = ""
     configured: Callable[[TaskKind[Answer, Truth], StoredSpec], TaskKind[Answer, Truth]] | None = None
+    baseline: Callable[[Scored, Any, Any, Services], Scored] = lambda original, *_: original
     without: Callable[[Truth, frozenset[int]], Truth] = lambda truth, lost: truth
     with_added: Callable[[Truth, Scored, ImagePayload, ImagePayload, ShapeService], Truth] = lambda truth, *_: truth
 

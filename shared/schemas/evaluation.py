@@ -58,7 +58,12 @@ class ModelRequest(Contract):
 
 
 class PredictRequest(ModelRequest):
-    """`POST /v1/predictions`: predictions of one model under test on some images."""
+    """`POST /v1/predictions`: predictions of one model under test on some images.
+
+    `blind`: ask a model that is asked a question without the pictures, in the words that it gets with them.
+    """
+
+    blind: Annotated[bool, Field(exclude_if=lambda blind: not blind)] = False
 
 
 Unanswered = Literal["refused", "unclear", "cut off"]
