@@ -301,7 +301,9 @@ class EvaluatorModel:
             if isinstance(model, QuestionModel):
                 return cast(Reply, await model.predict(request, deadline))
             if isinstance(request, PredictRequest) and request.blind:
-                raise InvalidInput(f"{request.model!r} is asked no question, so it cannot be asked one without a picture")
+                raise InvalidInput(
+                    f"{request.model!r} is asked no question, so it cannot be asked one without a picture"
+                )
             if isinstance(model, EndpointModel):
                 answers = await model.outputs([image.png for image in request.images], deadline)
             else:

@@ -74,7 +74,9 @@ def with_baseline(check: OriginalsCheck | None, baseline: BlindBaseline, *, labe
 def _fault(check: OriginalsCheck, baseline: BlindBaseline, *, labelled: bool) -> str:
     causes = "Check that its server hands it the pictures, or submit more images."
     if not labelled or not isinstance(check.right, Rate):
-        return f"Not testable: it answers {_share(baseline.same)} of the originals the same without seeing them. {causes}"
+        return (
+            f"Not testable: it answers {_share(baseline.same)} of the originals the same without seeing them. {causes}"
+        )
     return (
         f"Not testable: right on {_share(check.right)} of the originals with their pictures and on "
         f"{_share(baseline.right)} without, which is not surely more often; by chance {baseline.chance:.0%}. {causes}"
@@ -87,7 +89,9 @@ def _in_words(baseline: BlindBaseline, *, labelled: bool) -> str:
     if baseline.unanswered == n:
         return "Without the pictures it answered none of the questions."
     if labelled:
-        could = f", and {_share(baseline.of_right)} of its right answers could be had blind" if baseline.of_right.n else ""
+        could = (
+            f", and {_share(baseline.of_right)} of its right answers could be had blind" if baseline.of_right.n else ""
+        )
         sentences.append(
             f"It is right on {_share(baseline.right)} of the originals without seeing them, by chance "
             f"{baseline.chance:.0%}{could}."

@@ -52,9 +52,7 @@ def server() -> Iterator[tuple[dict[str, Answer], str]]:
         yield answers, url
 
 
-def ask(
-    server: tuple[dict[str, Answer], str], answer: Answer, *, blind: bool = False, **more: object
-) -> PredictReply:
+def ask(server: tuple[dict[str, Answer], str], answer: Answer, *, blind: bool = False, **more: object) -> PredictReply:
     answers, url = server
     answers["vlm"] = answer
     fields = {"url": f"{url}/v1", "protocol": "openai", "model": "vlm", "classes": CLASSES, "revision": "1"}

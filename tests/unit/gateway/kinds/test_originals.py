@@ -89,34 +89,3 @@ def test_a_class_that_is_never_recognised_is_named(
     assert check is not None
     assert check.never == never
     assert ("`truck`" in check.sentence) == bool(never)
-
-
-def asked(model: str, images: int = 60) -> tuple[OriginalsCheck, ModelVerdict, list[str]]:
-    """A scripted model that is asked which of three classes an image shows: 60 a class, by day and edited to night.
-
-    Returns the check of its originals, the verdict's kind, and the classes of its weaknesses.
-    """
-    random = np.random.default_rng(derive_seed("asked", model))
-    names = ["bus", "car", "truck"]
-    judge = ClassifiedOriginals(names, "labelled", seed=1)
-    columns = ScoreColumns(CLASSIFICATION.detail(names))
-    for position in range(images * len(names)):
-        label, options = names[position % len(names)], list(random.permutation(names))
-        blind = answer(model, options, label, random, is_night=False, has_picture=False)
-        rows = [image(position, 0, "null", []), image(position, 1, "edit", [NIGHT])]
-        predictions = []
-        for number, row in enumerate([None, *rows]):
-            said = answer(model, options, label, random, is_night=number == 2, has_picture=True)
-            scored = CLASSIFICATION.judge(said, label, names)
-            if row is None:
-                scored = scored._replace(detail={**scored.detail, "blind": {"without": most(blind), "options": 3}})
-            of = PredictionRow(position, str(position), row and row.id, "m", *scored[:2], None, *scored[2:4])
-            predictions.append(of)
-        judge.add(position, predictions[0])
-        source = SourceRows(SourceRow(position, str(position), "done", None), rows, predictions)
-        columns.add(SourceNumbers(position, position), source, list(triples(rows)), source.predictions_of("m"))
-    check = judge.check()
-    assert check is not None
-    cells = {cell: differences(columns.rows().scores, rows) for cell, rows in columns.rows().scores.cells.items()}
-    found = [] if check.standing == "unsound" else assess(cells, seed=1)
-    return check, [effect.cell.label for effect in found if effect.standing == "weakness"]
