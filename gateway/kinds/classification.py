@@ -4,7 +4,8 @@
 its softmax value even outside `top`, which holds the five most probable classes. Without a truth, or for one that the
 model does not know, both are None and there is no score. Of a model that is asked a question it has `place`, that of
 its answer among the options, or `unanswered`, why it gave none: such an image is neither right nor wrong. For an
-original it also has `blind`: the answer `without` the picture, and how many `options` there are.
+original it also has `blind`: the answer `without` the picture, and how many `options` there are. `usage`: the tokens
+of its questions about the image, where the server counts them.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from gateway.analysis.originals import (
 )
 from gateway.kinds.blind import NO_ANSWER, BlindAnswers, with_baseline
 from gateway.kinds.originals import check_one_class, exchange_in_words, exchanges
-from gateway.kinds.rows import CompletePair, PhraseColumns, PhrasePairs, PredictionRow, SourceNumbers, labels
+from gateway.kinds.rows import CompletePair, PhraseColumns, PhrasePairs, PredictionRow, SourceNumbers, labels, usage_in
 from gateway.kinds.task_kind import TOP, Fields, KindRows, Measurement, Scored, TaskKind
 from gateway.methods import METHODS
 from gateway.methods.checks import LABEL
@@ -43,7 +44,7 @@ from gateway.methods.counterfactual import MethodImage
 from gateway.methods.doses import DOSES
 from shared.schemas.base import JsonObject
 from shared.schemas.effects import Rate
-from shared.schemas.evaluation import PredictReply, PredictRequest, Unanswered
+from shared.schemas.evaluation import PredictReply, PredictRequest, TokenUsage, Unanswered
 from shared.schemas.metrics import ClassConfusion, ConfusionPairs, OriginalsCheck
 from shared.schemas.results import ModelResults, Relation
 from shared.seeds import derive_seed
@@ -58,26 +59,31 @@ BIASED = 0.9
 
 
 class ClassAnswer(NamedTuple):
-    """Probabilities by class; none if the question was `unanswered`. `place`: of the answer among the options."""
+    """Probabilities by class; none if the question was `unanswered`.
+
+    `place`: of the answer among the options. `usage`: its tokens.
+    """
 
     probabilities: Mapping[str, float]
     unanswered: Unanswered | None = None
     place: int | None = None
+    usage: TokenUsage | None = None
 
 
 def _answers(reply: PredictReply, classes: Sequence[str]) -> Iterator[ClassAnswer]:
-    places = [None] * len(reply.probabilities) if reply.places is None else reply.places
-    for values, place in zip(reply.probabilities, places, strict=True):
+    unknown = [None] * len(reply.probabilities)
+    for values, place, usage in zip(reply.probabilities, reply.places or unknown, reply.usage or unknown, strict=True):
         if isinstance(values, str):
-            yield ClassAnswer({}, values)
+            yield ClassAnswer({}, values, None, usage)
         else:
-            yield ClassAnswer(dict(zip(reply.classes, values, strict=True)), None, place)
+            yield ClassAnswer(dict(zip(reply.classes, values, strict=True)), None, place, usage)
 
 
 def _judge(prediction: ClassAnswer, truth: str | None, classes: Sequence[str]) -> Scored:
-    probabilities, unanswered, place = prediction
+    probabilities, unanswered, place, usage = prediction
+    tokens: JsonObject = {} if usage is None else {"usage": usage.model_dump(mode="json")}
     if unanswered is not None:
-        nothing: JsonObject = {"rank": None, "truth_probability": None, "top": [], "unanswered": unanswered}
+        nothing: JsonObject = {"rank": None, "truth_probability": None, "top": [], "unanswered": unanswered, **tokens}
         return Scored(NO_ANSWER, 0.0, {}, nothing)
     ranked = sorted(probabilities.items(), key=lambda item: -item[1])
     predicted, probability = ranked[0]
@@ -92,6 +98,7 @@ def _judge(prediction: ClassAnswer, truth: str | None, classes: Sequence[str]) -
             "truth_probability": true,
             "top": [{"name": name, "probability": value} for name, value in ranked[:TOP]],
             **({} if place is None else {"place": place}),
+            **tokens,
         },
     )
 
@@ -118,7 +125,9 @@ def _with_blind(original: Scored, request: PredictRequest, reply: PredictReply, 
     asked = request.model_copy(update={"images": request.images[:1], "blind": True})
     (answer,) = _answers(services.predict(asked), reply.classes)
     blind: JsonObject = {"without": _most_probable(answer), "options": len(reply.classes)}
-    return original._replace(detail={**original.detail, "blind": blind})
+    tokens = [usage for usage in (usage_in(original.detail), answer.usage) if usage is not None]
+    usage: JsonObject = {"usage": sum(tokens, TokenUsage()).model_dump(mode="json")} if tokens else {}
+    return original._replace(detail={**original.detail, "blind": blind, **usage})
 
 
 class RankDetail:

@@ -14,6 +14,7 @@ from gateway.analysis.effects import Integers
 from gateway.database.columns import StoredChange
 from shared.schemas.base import JsonObject
 from shared.schemas.boxes import COUNTED_OUTCOMES
+from shared.schemas.evaluation import TokenUsage
 from shared.schemas.scores import HELD, labels_of, with_mean
 
 PhrasePairs = tuple[tuple[str, str], ...]  # from and to, one pair for each change of an edit
@@ -107,6 +108,11 @@ class PredictionRow(NamedTuple):
     def _objects(self) -> list[dict[str, str]]:
         detected = cast("dict[str, list[dict[str, str]]] | None", self.detail.get("detected"))
         return detected["objects"] if detected else []
+
+
+def usage_in(detail: JsonObject) -> TokenUsage | None:
+    """The tokens of the questions about an image, from the `detail` of its prediction; None if no server counted."""
+    return TokenUsage.model_validate(detail["usage"]) if "usage" in detail else None
 
 
 def recalls(objects: Iterable[tuple[str, bool]]) -> dict[str, float]:
