@@ -57,7 +57,7 @@ _DENIES = re.compile(r"\b(?:not?|nor|neither|never|none|without|cannot)\b|n['’
 
 
 class _Answer(NamedTuple):
-    """Probabilities by class or why there are none, the place of the likeliest one among the options, and its tokens."""
+    """Probabilities by class or why there are none, the place of the likeliest among the options, and its tokens."""
 
     row: list[float] | Unanswered
     place: int | None = None
