@@ -10,7 +10,7 @@ from rich.text import Text
 
 from shared.schemas.designs import Design
 from shared.schemas.plans import DetectableDrop, JobPlan, Sensitivity
-from shared.words.wording import checks_off_lines
+from shared.words.wording import checks_off_lines, usage_in_words
 
 CLASSES_SHOWN = 20
 
@@ -31,6 +31,10 @@ def plan(job_plan: JobPlan) -> RenderableType:
             f"renders   {cost.method}: at most {cost.edits:,} edits, {cost.null_arms:,} null arms, "
             f"{cost.sham_arms:,} sham arms"
             for cost in job_plan.renderings
+        ),
+        *(
+            f"asks      {asked.model}: at most {asked.questions:,} questions, {usage_in_words(asked.usage)}"
+            for asked in job_plan.questions
         ),
         *scaling(job_plan),
         *grouping(job_plan),

@@ -27,6 +27,7 @@ from shared.words.verdicts import (
 )
 from shared.words.wording import (
     NO_PAIR_COUNTS,
+    asked_sentences,
     checks_off_lines,
     factor_in_words,
     interval,
@@ -52,7 +53,7 @@ def findings(results: JobResults) -> RenderableType:
     lines += [Text(line) for line in _missing_sources(results)]
     if results.sources == results.sources_failed + results.sources_cancelled:
         return Group(*lines)
-    lines += [Text(hint) for hint in model_hints(results)]
+    lines += [Text(hint) for hint in [*model_hints(results), *asked_sentences(results)]]
     if any_testable(results) and (nothing := nothing_compared(results)):
         return Group(*lines, Text(nothing), Text(_check_notes(results)))
     for model_results in results.results:

@@ -71,6 +71,7 @@ from shared.schemas.evaluation import (
     ModelRequest,
     ModelsReply,
     ModelUnderTestInfo,
+    PredictRequest,
     ShapesOutcome,
     ShapesReply,
     ShapesRequest,
@@ -185,7 +186,7 @@ class ModelsUnderTest:
         }
         infos = {name: model.info(f"under test: {name}") for name, model in aliases.items()}
         self.weights: list[WeightsInfo] = list(infos.values())
-        self.listed = [
+        self._listed = [
             ModelUnderTestInfo(
                 name=name,
                 kind=self._named[name].kind,
@@ -197,6 +198,12 @@ class ModelsUnderTest:
             )
             for name, model in aliases.items()
         ]
+
+    @property
+    def listed(self) -> list[ModelUnderTestInfo]:
+        """The operator's models, with the tokens of those that are asked a question until now."""
+        asked = {name: model.asked for name, model in self._named.items() if isinstance(model, QuestionModel)}
+        return [model.model_copy(update={"asked": asked.get(model.name)}) for model in self._listed]
 
     @asynccontextmanager
     async def using(self, kind: ModelKind[Any], request: ModelRequest) -> AsyncIterator[Tested]:
@@ -298,7 +305,11 @@ class EvaluatorModel:
         """
         async with self._tested.using(kind, request) as model:
             if isinstance(model, QuestionModel):
-                return cast(Reply, await model.predict([image.png for image in request.images], deadline))
+                return cast(Reply, await model.predict(request, deadline))
+            if isinstance(request, PredictRequest) and request.blind:
+                raise InvalidInput(
+                    f"{request.model!r} is asked no question, so it cannot be asked one without a picture"
+                )
             if isinstance(model, EndpointModel):
                 answers = await model.outputs([image.png for image in request.images], deadline)
             else:

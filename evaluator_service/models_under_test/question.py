@@ -8,6 +8,8 @@
 The options of each image stand in an order of their own, so that a model that prefers the first one does not seem to
 know a class. Up to 20 classes have letters, since so many log-probabilities of the first token are given by servers:
 from these come the probabilities. Without them, and for more classes, the class that the answer names has all of it.
+
+A blind question is the same one without the picture: what a model answers then, it does not read from pictures.
 """
 
 from __future__ import annotations
@@ -21,17 +23,24 @@ import re
 import string
 from collections.abc import Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shared.problems import InvalidInput
 from shared.profiles.evaluator import ModelEndpoint
 from shared.profiles.weights import Server
-from shared.schemas.evaluation import PredictReply, Unanswered
+from shared.schemas.evaluation import (
+    AskedQuestion,
+    ModelRequest,
+    PredictReply,
+    PredictRequest,
+    TokenUsage,
+    Unanswered,
+)
 from shared.seeds import derive_seed
 from shared.service.server_replies import begins_reasoning, count_unusable, declines
 
 if TYPE_CHECKING:
-    from openai.types.chat import ChatCompletionUserMessageParam
+    from openai.types.chat import ChatCompletionContentPartParam, ChatCompletionUserMessageParam
 
     from shared.service.completion import Completion
 
@@ -45,6 +54,14 @@ _WRAPPED = re.compile(  # by GLM, models that reason, and those trained on mathe
 )
 _KEYS = {"answer", "option", "choice", "class", "label", "letter"}  # of JSON with several values
 _DENIES = re.compile(r"\b(?:not?|nor|neither|never|none|without|cannot)\b|n['’]t\b")
+
+
+class _Answer(NamedTuple):
+    """Probabilities by class or why there are none, the place of the likeliest among the options, and its tokens."""
+
+    row: list[float] | Unanswered
+    place: int | None = None
+    usage: TokenUsage | None = None
 
 
 class QuestionModel:
@@ -62,10 +79,18 @@ class QuestionModel:
         self._has_letters = len(endpoint.classes) <= MOST_LETTERS and min(map(len, endpoint.classes)) > 1
         self._top = MOST_LETTERS if self._has_letters else 0
         self.kind, self.classes = endpoint.kind, list(endpoint.classes)
+        self._usage = TokenUsage()
 
-    async def predict(self, images: Sequence[bytes], deadline: float) -> PredictReply:
-        """The answers for images (PNG). Raises DeadlineExceeded, DependencyFailed and InvalidInput (its refusal)."""
-        tasks = [asyncio.ensure_future(self._ask(image, deadline)) for image in images]
+    @property
+    def asked(self) -> AskedQuestion:
+        """Its question with the options, in the profile's order, and the tokens of its answers until now."""
+        text = question_in_words(self._endpoint.question, self.classes, letters=self._has_letters)
+        return AskedQuestion(question=text, usage=self._usage)
+
+    async def predict(self, request: ModelRequest, deadline: float) -> PredictReply:
+        """The answers for images. Raises DeadlineExceeded, DependencyFailed and InvalidInput (its refusal)."""
+        blind = isinstance(request, PredictRequest) and request.blind
+        tasks = [asyncio.ensure_future(self._ask(image.png, deadline, blind=blind)) for image in request.images]
         try:
             answers = await asyncio.gather(*tasks)
         finally:
@@ -73,23 +98,31 @@ class QuestionModel:
                 task.cancel()
         return PredictReply(
             classes=self.classes,
-            probabilities=[answer for answer, _ in answers],
-            places=[place for _, place in answers],
+            probabilities=[answer.row for answer in answers],
+            places=[answer.place for answer in answers],
+            usage=[answer.usage for answer in answers],
         )
 
-    async def _ask(self, image: bytes, deadline: float) -> tuple[list[float] | Unanswered, int | None]:
-        """Probabilities by class or why there are none, and the place of the likeliest one among the options."""
+    async def _ask(self, image: bytes, deadline: float, *, blind: bool) -> _Answer:
+        """`blind`: without the image. A server that refuses such a question has no answer to it."""
         endpoint = self._endpoint
         seed = derive_seed("question", endpoint.seed, sha256(image).hexdigest())
         order = random.Random(seed).sample(range(len(self.classes)), len(self.classes))
         options = [self.classes[number] for number in order]
         url = "data:image/png;base64," + base64.b64encode(image).decode()
         text = question_in_words(endpoint.question, options, letters=self._has_letters)
+        shown: list[ChatCompletionContentPartParam] = [{"type": "image_url", "image_url": {"url": url}}]
         message: ChatCompletionUserMessageParam = {
             "role": "user",
-            "content": [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": text}],
+            "content": [*([] if blind else shown), {"type": "text", "text": text}],
         }
-        completion, tokens = await self._answer(message, seed % 2**31, deadline)
+        try:
+            completion, tokens = await self._answer(message, seed % 2**31, deadline)
+        except InvalidInput:
+            if not blind:
+                raise
+            return _Answer("refused")
+        usage = self._note(completion)
         text = answer_of(completion.text)
         by_letter = self._has_letters and letter_in(text, len(options)) is not None  # "A" may also begin "A bus"
         shares = letters_in(tokens, len(options)) if by_letter else None
@@ -98,10 +131,25 @@ class QuestionModel:
             if chosen is None:
                 fault = _fault(completion)
                 count_unusable(endpoint.url, fault)
-                return fault, None
+                return _Answer(fault, None, usage)
             shares = [float(place == chosen) for place in range(len(options))]
         by_class = dict(zip(order, shares, strict=True))
-        return [by_class[number] for number in range(len(options))], shares.index(max(shares))
+        row = [by_class[number] for number in range(len(options))]
+        return _Answer(row, shares.index(max(shares)), usage)
+
+    def _note(self, completion: Completion) -> TokenUsage | None:
+        """The tokens of an answer, which are added to those until now; None of a server that does not count them."""
+        prompt, answer, prices = (
+            completion.prompt_tokens,
+            completion.completion_tokens,
+            self._endpoint.price_per_million,
+        )
+        if not prompt + answer:
+            return None
+        cost = None if prices is None else (prompt * prices.prompt + answer * prices.completion) / 1e6
+        usage = TokenUsage(questions=1, prompt=prompt, completion=answer, cost=cost)
+        self._usage += usage
+        return usage
 
     async def _answer(
         self, message: ChatCompletionUserMessageParam, seed: int, deadline: float

@@ -6,8 +6,8 @@ Which image checks cannot refuse anything in a job: those without a threshold th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from gateway.jobs.designs import design_of
 from gateway.jobs.rounds import renderings_of_design
@@ -27,8 +27,9 @@ from gateway.methods.validity import CheckParameters
 from shared.profiles.profile import CheckCalibration
 from shared.schemas.base import Kind
 from shared.schemas.designs import DesignKind, ValueSource
+from shared.schemas.evaluation import AskedQuestion
 from shared.schemas.jobs import ImageFailure
-from shared.schemas.plans import JobPlan
+from shared.schemas.plans import JobPlan, PlannedQuestions, PlannedRenderings
 from shared.schemas.validity import VALIDITY
 
 
@@ -36,7 +37,7 @@ from shared.schemas.validity import VALIDITY
 class PlannedJob:
     """What a job's plan says apart from counts of its images. `classes` may be empty: those of the images.
 
-    `calibrations`: those of the profile's checks.
+    `calibrations`: those of the profile's checks. `asked`: the questions of models that are asked one, by model.
     """
 
     task_description: str
@@ -52,6 +53,7 @@ class PlannedJob:
     test_set: list[str]
     outside_domain: str
     calibrations: Sequence[CheckCalibration]
+    asked: Mapping[str, AskedQuestion] = field(default_factory=dict)
 
 
 def describe_plan(
@@ -63,6 +65,7 @@ def describe_plan(
     unchecked = unchecked_methods(job.methods, job.kind)
     share = None if unchecked else accepted_share(job.methods, job.calibrations, job.kind)
     sides = [image.side for image in images if image.side is not None]
+    renderings = renderings_of_design(job.design, job.budget, job.methods, len(images))
     return JobPlan(
         task_description=job.task_description,
         kind=job.kind,
@@ -86,9 +89,19 @@ def describe_plan(
         test_set=job.test_set,
         outside_domain=job.outside_domain,
         design=design_of(job.design, job.budget, job.methods, job.chosen_by),
-        renderings=renderings_of_design(job.design, job.budget, job.methods, len(images)),
+        renderings=renderings,
+        questions=[_questions(model, asked, renderings, len(images)) for model, asked in job.asked.items()],
         sensitivity=sensitivity_of(truths, job.methods, job.kind, planned(job.design, share)),
     )
+
+
+def _questions(
+    model: str, asked: AskedQuestion, renderings: Sequence[PlannedRenderings], images: int
+) -> PlannedQuestions:
+    """What a model is asked at most: of each original with and without its picture, and of each rendered image."""
+    count = 2 * images + sum(cost.edits + cost.null_arms + cost.sham_arms for cost in renderings)
+    usage = asked.usage.for_questions(count) if asked.usage.questions else None
+    return PlannedQuestions(model=model, question=asked.question, questions=count, usage=usage)
 
 
 def group_count(names: Iterable[str | None]) -> int | None:

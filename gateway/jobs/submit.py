@@ -123,6 +123,7 @@ def plan_submission(context: Context, owner: str, submission: Submission, read: 
         test_set=[*order.test_set],
         outside_domain=order.outside_domain,
         calibrations=[*context.profile.calibration.values()],
+        asked={model.name: model.asked for model in order.plan.models if model.asked is not None},
     )
     usable = [_planned_image(source) for source in order.sources if not source.failure]
     return describe_plan(job, usable, context.settings.working_side, _failures(order.sources)[: jobs.MAX_FAILURES])

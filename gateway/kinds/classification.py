@@ -3,7 +3,9 @@
 `detail` of a prediction: `rank`, the place of the truth (1 is first; acc@k is `rank <= k`), and `truth_probability`,
 its softmax value even outside `top`, which holds the five most probable classes. Without a truth, or for one that the
 model does not know, both are None and there is no score. Of a model that is asked a question it has `place`, that of
-its answer among the options, or `unanswered`, why it gave none: such an image is neither right nor wrong.
+its answer among the options, or `unanswered`, why it gave none: such an image is neither right nor wrong. For an
+original it also has `blind`: the answer `without` the picture, and how many `options` there are. `usage`: the tokens
+of its questions about the image, where the server counts them.
 """
 
 from __future__ import annotations
@@ -32,8 +34,9 @@ from gateway.analysis.originals import (
     judge_originals,
     largest_of_two,
 )
+from gateway.kinds.blind import NO_ANSWER, BlindAnswers, with_baseline
 from gateway.kinds.originals import check_one_class, exchange_in_words, exchanges
-from gateway.kinds.rows import CompletePair, PhraseColumns, PhrasePairs, PredictionRow, SourceNumbers, labels
+from gateway.kinds.rows import CompletePair, PhraseColumns, PhrasePairs, PredictionRow, SourceNumbers, labels, usage_in
 from gateway.kinds.task_kind import TOP, Fields, KindRows, Measurement, Scored, TaskKind
 from gateway.methods import METHODS
 from gateway.methods.checks import LABEL
@@ -41,7 +44,7 @@ from gateway.methods.counterfactual import MethodImage
 from gateway.methods.doses import DOSES
 from shared.schemas.base import JsonObject
 from shared.schemas.effects import Rate
-from shared.schemas.evaluation import PredictReply, Unanswered
+from shared.schemas.evaluation import PredictReply, PredictRequest, TokenUsage, Unanswered
 from shared.schemas.metrics import ClassConfusion, ConfusionPairs, OriginalsCheck
 from shared.schemas.results import ModelResults, Relation
 from shared.seeds import derive_seed
@@ -51,32 +54,36 @@ HINT_BELOW = 0.8  # accuracy below which the preprocessing may be wrong
 MOST_CLASSES = 40  # rows, and columns, of a confusion matrix that is still legible
 _CAUSES = "the order of the classes, the label map, and the preprocessing (rescale, mean and std, channels, size)"
 
-NO_ANSWER = "no answer"
 LEAST_ANSWERS = 20  # from which a place among the options that is chosen for `BIASED` of them is no chance
 BIASED = 0.9
 
 
 class ClassAnswer(NamedTuple):
-    """Probabilities by class; none if the question was `unanswered`. `place`: of the answer among the options."""
+    """Probabilities by class; none if the question was `unanswered`.
+
+    `place`: of the answer among the options. `usage`: its tokens.
+    """
 
     probabilities: Mapping[str, float]
     unanswered: Unanswered | None = None
     place: int | None = None
+    usage: TokenUsage | None = None
 
 
 def _answers(reply: PredictReply, classes: Sequence[str]) -> Iterator[ClassAnswer]:
-    places = [None] * len(reply.probabilities) if reply.places is None else reply.places
-    for values, place in zip(reply.probabilities, places, strict=True):
+    unknown = [None] * len(reply.probabilities)
+    for values, place, usage in zip(reply.probabilities, reply.places or unknown, reply.usage or unknown, strict=True):
         if isinstance(values, str):
-            yield ClassAnswer({}, values)
+            yield ClassAnswer({}, values, None, usage)
         else:
-            yield ClassAnswer(dict(zip(reply.classes, values, strict=True)), None, place)
+            yield ClassAnswer(dict(zip(reply.classes, values, strict=True)), None, place, usage)
 
 
 def _judge(prediction: ClassAnswer, truth: str | None, classes: Sequence[str]) -> Scored:
-    probabilities, unanswered, place = prediction
+    probabilities, unanswered, place, usage = prediction
+    tokens: JsonObject = {} if usage is None else {"usage": usage.model_dump(mode="json")}
     if unanswered is not None:
-        nothing: JsonObject = {"rank": None, "truth_probability": None, "top": [], "unanswered": unanswered}
+        nothing: JsonObject = {"rank": None, "truth_probability": None, "top": [], "unanswered": unanswered, **tokens}
         return Scored(NO_ANSWER, 0.0, {}, nothing)
     ranked = sorted(probabilities.items(), key=lambda item: -item[1])
     predicted, probability = ranked[0]
@@ -91,6 +98,7 @@ def _judge(prediction: ClassAnswer, truth: str | None, classes: Sequence[str]) -
             "truth_probability": true,
             "top": [{"name": name, "probability": value} for name, value in ranked[:TOP]],
             **({} if place is None else {"place": place}),
+            **tokens,
         },
     )
 
@@ -108,6 +116,18 @@ def _changed(original: Scored, image: Scored) -> bool | None:
     if "unanswered" in original.detail or "unanswered" in image.detail:
         return None
     return original.predicted != image.predicted
+
+
+def _with_blind(original: Scored, request: PredictRequest, reply: PredictReply, services: Services) -> Scored:
+    """A model that is asked a question is asked about an original without the picture, too."""
+    if reply.places is None:
+        return original
+    asked = request.model_copy(update={"images": request.images[:1], "blind": True})
+    (answer,) = _answers(services.predict(asked), reply.classes)
+    blind: JsonObject = {"without": _most_probable(answer), "options": len(reply.classes)}
+    tokens = [usage for usage in (usage_in(original.detail), answer.usage) if usage is not None]
+    usage: JsonObject = {"usage": sum(tokens, TokenUsage()).model_dump(mode="json")} if tokens else {}
+    return original._replace(detail={**original.detail, "blind": blind, **usage})
 
 
 class RankDetail:
@@ -192,7 +212,7 @@ class ClassifiedOriginals:
         self._known, self._relation = len(classes), relation
         self._seed = derive_seed("originals", seed)
         self._columns, self._inner = OriginalColumns(), array("d")
-        self._places, self._unanswered = Counter[int](), Counter[str]()
+        self._places, self._unanswered, self._blind = Counter[int](), Counter[str](), BlindAnswers()
 
     def add(self, group: int, row: PredictionRow | None) -> None:
         for label in labels(row):
@@ -201,6 +221,8 @@ class ClassifiedOriginals:
             top = [entry["probability"] for entry in cast(list[dict[str, float]], row.detail["top"])]
             inner = before_second_softmax(top, max(self._known, len(top)))
             self._inner.append(math.nan if inner is None else inner)
+            if isinstance(blind := row.detail.get("blind"), dict):
+                self._blind.add(group, label, row.predicted, str(blind["without"]), cast(int, blind["options"]))
         if row is not None and isinstance(place := row.detail.get("place"), int):
             self._places[place] += 1
         if row is not None and isinstance(why := row.detail.get("unanswered"), str):
@@ -215,6 +237,8 @@ class ClassifiedOriginals:
             )
         labelled = self._relation != "metamorphic"
         check = check_originals(originals, self._known, self._seed) if labelled else check_unlabelled(originals)
+        if (baseline := self._blind.baseline(self._seed)) is not None:
+            check = with_baseline(check, baseline, labelled=labelled)
         if check is None:
             return None
         hints = [check.sentence, self._softmax_hint(check), self._place_hint(check)]
@@ -448,4 +472,5 @@ CLASSIFICATION = TaskKind(
     originals=ClassifiedOriginals,
     figures=_figures,
     at_confidence=_at_confidence,
+    baseline=_with_blind,
 )

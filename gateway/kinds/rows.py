@@ -11,6 +11,7 @@ import numpy as np
 from gateway.analysis.effects import Integers
 from gateway.database.columns import StoredChange
 from shared.schemas.base import JsonObject
+from shared.schemas.evaluation import TokenUsage
 from shared.schemas.scores import HELD, labels_of
 
 PhrasePairs = tuple[tuple[str, str], ...]  # from and to, one pair for each change of an edit
@@ -86,6 +87,11 @@ class PredictionRow(NamedTuple):
     def confidence(self, label: str) -> float | None:
         """Confidence in the truth, 0 to 1: its probability, or the score of the label where there is none."""
         return cast("float | None", self.detail.get("truth_probability", self.scores.get(label)))
+
+
+def usage_in(detail: JsonObject) -> TokenUsage | None:
+    """The tokens of the questions about an image, from the `detail` of its prediction; None if no server counted."""
+    return TokenUsage.model_validate(detail["usage"]) if "usage" in detail else None
 
 
 def labels(prediction: PredictionRow | None) -> list[str]:

@@ -20,7 +20,7 @@ from shared.schemas.base import ImagePayload, JsonObject, Kind
 from shared.schemas.effects import CellEffect, Metric
 from shared.schemas.jobs import JobSpec
 from shared.schemas.results import ModelResults, Relation
-from shared.service.endpoints import Endpoint
+from shared.service.endpoints import Endpoint, Services
 
 TOP = 5  # classes that a prediction keeps
 
@@ -131,7 +131,9 @@ class TaskKind(Generic[Answer, Truth]):
     `other_score`: the prediction with its one score by another aspect, whose cells are a family of their own, and
     `with_other_cells` the fields of the results with their effects.
     `configured`: the kind as a spec changes it for a model ("": any); None where it does not. `choose`: the limits of
-    confidence by class that predictions for originals choose, if the job wants that.
+    confidence by class that predictions for originals choose, if the job wants that. `baseline`: the
+    prediction for an original with what else is asked about it, given the request and the reply, whose first image it
+    is.
     """
 
     name: Kind
@@ -164,6 +166,7 @@ class TaskKind(Generic[Answer, Truth]):
     with_other_cells: Callable[[ModelResults, Sequence[CellEffect]], Fields] = lambda results, effects: {}
     choose: Callable[[Sequence[PredictionRow], Sequence[str]], dict[str, float]] | None = None
     alike: Callable[[Sequence[PredictionRow | None]], Sequence[PredictionRow | None]] = lambda rows: rows
+    baseline: Callable[[Scored, Any, Any, Services], Scored] = lambda original, *_: original
     without: Callable[[Truth, frozenset[int]], Truth] = lambda truth, lost: truth
     with_added: Callable[[Truth, Scored, ImagePayload, ImagePayload, ShapeService], Truth] = lambda truth, *_: truth
 

@@ -19,6 +19,7 @@ from shared.words.wording import (
     NO_FINDING,
     NO_PAIR_COUNTS,
     SCORE_WORDS,
+    asked_sentences,
     checks_off_lines,
     counts_pairs,
     interval,
@@ -63,7 +64,7 @@ def _head(results: JobResults) -> Iterator[str]:
         yield f"**Cancelled:** {results.sources_cancelled} of {results.sources} source images were not finished.\n"
     yield from table(["model", "method", "verdict"], (_verdict(results, result) for result in results.results))
     yield ""
-    yield from (f"* {sentence(hint)}" for hint in model_hints(results))
+    yield from (f"* {sentence(hint)}" for hint in [*model_hints(results), *asked_sentences(results)])
     yield from (
         f"* Checks that are off: {sentence(line)}" for line in checks_off_lines(results.checks_off, results.funnels)
     )

@@ -33,6 +33,7 @@ from shared.words.wording import (
     NO_FINDING,
     NO_PAIR_COUNTS,
     SCORE_WORDS,
+    asked_sentences,
     change_in_words,
     checks_off_lines,
     class_in_words,
@@ -47,6 +48,7 @@ from shared.words.wording import (
     percent,
     points,
     review_sentence,
+    usage_in_words,
 )
 
 # What readers of a report may not know. The glossary of the documentation has the exact meanings.
@@ -277,6 +279,8 @@ GLOBALS = {
     "pictures_of": pictures_of,
     "marked_caption": marked_caption,
     "holds": holds,
+    "asked_sentences": asked_sentences,
+    "usage_in_words": usage_in_words,
     "nothing_accepted": nothing_accepted,
     "NO_FINDING": NO_FINDING,
     "NO_PAIR_COUNTS": NO_PAIR_COUNTS,

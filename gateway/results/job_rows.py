@@ -24,7 +24,7 @@ from gateway.feedback.reviews import Reviews, load_reviews
 from gateway.jobs.sensitivity import GroupedTruth
 from gateway.kinds import KINDS
 from gateway.kinds.originals import HeldLabels
-from gateway.kinds.rows import CounterfactualRow
+from gateway.kinds.rows import CounterfactualRow, usage_in
 from gateway.kinds.task_kind import ScoresAlone
 from gateway.methods import JobMethod
 from gateway.methods.checks import LABEL, LABEL_BY_RANK, PRESENCE, REGISTRATION
@@ -35,6 +35,7 @@ from gateway.results.rows import ModelRows, ScoreColumns
 from gateway.results.steps import steps_of
 from gateway.results.stream import SourceRow, SourceRows, number_sources, relation_of, stream_sources
 from shared.problems import BEGINS
+from shared.schemas.evaluation import TokenUsage
 from shared.schemas.metrics import OriginalsCheck
 from shared.schemas.results import CheckedObjects, FailureReason, PeopleEdits, Relation, StepFigures
 
@@ -205,6 +206,7 @@ class JobRows:
     models: dict[tuple[str, str], ModelRows]  # by model under test and method
     reviewed: ReviewedJob
     checks: dict[str, OriginalsCheck | None]
+    usage: dict[str, TokenUsage]
     people: list[PeopleEdits]
     steps: dict[str, list[StepFigures]]
     others: dict[tuple[str, str], ModelRows] = field(default_factory=dict)  # by the other score of the kind
@@ -224,6 +226,7 @@ def load_rows(session: Session, job_id: str) -> JobRows:
     truths: list[GroupedTruth] = []
     judges = {model: kinds[model].originals(job.classes, relation, job.seed) for model in job.models}
     held = {model: HeldLabels() for model in job.models}
+    usage = dict.fromkeys(job.models, TokenUsage())
     unfinished = Counter[str]()
     for numbers, rows in number_sources(stream_sources(session, job_id)):
         if rows.source.state in ("failed", "cancelled"):
@@ -236,6 +239,7 @@ def load_rows(session: Session, job_id: str) -> JobRows:
         edits = _by_method(rows, methods)
         for model in job.models:
             predictions = rows.predictions_of(model)
+            usage[model] = sum(filter(None, (usage_in(row.detail) for row in predictions.values())), usage[model])
             original = predictions.get(rows.source.id)
             judges[model].add(numbers.group, original)
             held[model].add({} if original is None else original.scores)
@@ -264,6 +268,7 @@ def load_rows(session: Session, job_id: str) -> JobRows:
         {pair: pair_columns.rows() for pair, pair_columns in columns.items()},
         reviewed,
         _with_hints({model: held[model].named_in(judge.check()) for model, judge in judges.items()}, job.stored_spec),
+        usage,
         people_edits(session, job_id, reviews),
         steps_of(session, job, reviews) if reviews.by_edit else {},
         {pair: pair_columns.rows() for pair, pair_columns in other_columns.items()},

@@ -211,6 +211,7 @@ def _model_results(
         unanswered=rows.unanswered,
         cells=with_sentences(effects, cells, all_rows.relation, kind.metric, _instead(rows, effects)),
         originals=all_rows.checks[model],
+        usage=all_rows.usage[model],
     )
     job, cost = all_rows.job, all_rows.methods[method].cost()
     colours = [f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in class_colours(job.classes, rename_masks(job))]

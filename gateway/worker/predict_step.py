@@ -31,7 +31,8 @@ def predictions(
         kind, truth, original = work.kind_of(model.name), ground_truth, None
         for batch in batches:
             images = payloads(batch, shelf)
-            reply = services.call(endpoint, model.request(endpoint, images, link))
+            request = model.request(endpoint, images, link)
+            reply = services.call(endpoint, request)
             for item, image, answer in zip(batch, images, kind.answers(reply, work.classes), strict=True):
                 if truth is None and work.metamorphic:
                     truth = kind.as_truth(answer)
@@ -40,7 +41,8 @@ def predictions(
                 if still_true is not None and item.lost is not None:
                     with_added = kind.with_added(still_true, scored, source.image, image, services)
                     scored = scored if with_added is still_true else kind.judge(answer, with_added, work.classes)
-                original = original or scored
+                if original is None:
+                    original = scored = kind.baseline(scored, request, reply, services)
                 rows.append(
                     {
                         "id": derive_id("prediction", item.counterfactual_id or work.id, model.name),

@@ -28,6 +28,13 @@ class ModelUnderTest(Weights):
     description: str = ""
 
 
+class TokenPrices(Section):
+    """`price_per_million` of an endpoint: of a million tokens of questions with their pictures, and of answers."""
+
+    prompt: Annotated[float, Field(ge=0)]
+    completion: Annotated[float, Field(ge=0)]
+
+
 class ModelEndpoint(Section):
     """`[evaluator.endpoints.ALIAS]`: a model behind an external HTTP server (docs/how-to/models-under-test.md).
 
@@ -41,7 +48,7 @@ class ModelEndpoint(Section):
 
     `openai`: a vision-language model behind an OpenAI-compatible server, whose `url` is the API's root. The server's
     `model` is asked `question` about each image with the `classes` as options, in an order that depends on the image
-    and on `seed`, and answers in up to `max_tokens`.
+    and on `seed`, and answers in up to `max_tokens`. `price_per_million`: what its tokens cost, in any currency.
     """
 
     url: Annotated[str, Field(pattern=r"^https?://")]
@@ -60,6 +67,7 @@ class ModelEndpoint(Section):
     temperature: Annotated[float, Field(ge=0, le=2)] = 0.0
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     max_tokens: Annotated[int, Field(ge=1, le=8192)] = 64
+    price_per_million: TokenPrices | None = None
     input: str = ""
     preprocessing: Preprocessing | None = None
     output: Output | None = None
@@ -76,6 +84,8 @@ class ModelEndpoint(Section):
             raise ValueError('input, preprocessing, output and binary belong to protocol = "kserve"')
         if (self.protocol == "openai") != bool(self.model):
             raise ValueError('protocol = "openai" needs `model`, its name at the server; other protocols have none')
+        if self.price_per_million is not None and self.protocol != "openai":
+            raise ValueError('price_per_million belongs to protocol = "openai"')
         return self
 
     @model_validator(mode="after")

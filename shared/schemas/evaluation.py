@@ -58,22 +58,67 @@ class ModelRequest(Contract):
 
 
 class PredictRequest(ModelRequest):
-    """`POST /v1/predictions`: predictions of one model under test on some images."""
+    """`POST /v1/predictions`: predictions of one model under test on some images.
+
+    `blind`: ask a model that is asked a question without the pictures, in the words that it gets with them.
+    """
+
+    blind: Annotated[bool, Field(exclude_if=lambda blind: not blind)] = False
 
 
 Unanswered = Literal["refused", "unclear", "cut off"]
+
+
+class TokenUsage(Contract):
+    """The tokens of some `questions`, as their server counts them, and their `cost` at the profile's prices.
+
+    `prompt`: of the questions with their pictures; `completion`: of the answers. `cost` is None without prices.
+    """
+
+    questions: int = 0
+    prompt: int = 0
+    completion: int = 0
+    cost: float | None = None
+
+    def __add__(self, other: TokenUsage) -> TokenUsage:
+        costs = [cost for cost in (self.cost, other.cost) if cost is not None]
+        return TokenUsage(
+            questions=self.questions + other.questions,
+            prompt=self.prompt + other.prompt,
+            completion=self.completion + other.completion,
+            cost=sum(costs) if costs else None,
+        )
+
+    def for_questions(self, questions: int) -> TokenUsage:
+        """What so many questions take if each takes the mean of these, of which there is one or more."""
+        share = questions / self.questions
+        return TokenUsage(
+            questions=questions,
+            prompt=round(self.prompt * share),
+            completion=round(self.completion * share),
+            cost=None if self.cost is None else self.cost * share,
+        )
+
+
+class AskedQuestion(Contract):
+    """The question of a model that is asked one, and the `usage` of its answers since the evaluator started."""
+
+    question: str
+    usage: TokenUsage
 
 
 class PredictReply(Contract):
     """Softmax probabilities, one row per image, one column per class of `classes`.
 
     A model that is asked a question may give no answer: then why not stands in the row's place. `places` are those of
-    its answers among the options of the question, from 0; None of other models.
+    its answers among the options of the question, from 0; None of other models. `usage`: of each question, where the
+    server counts tokens.
     """
 
     classes: list[str]
     probabilities: list[list[float] | Unanswered]
     places: Annotated[list[int | None] | None, Field(exclude_if=lambda places: places is None)] = None
+    usage: Annotated[list[TokenUsage | None] | None, Field(exclude_if=lambda usage: usage is None)] = None
 
 
 class SegmentRequest(ModelRequest):
@@ -115,6 +160,7 @@ class ModelUnderTestInfo(Contract):
     licence: str
     description: str = ""
     uploaded: bool = False
+    asked: Annotated[AskedQuestion | None, Field(exclude_if=lambda asked: asked is None)] = None
 
 
 class QuarantinedModel(Contract):

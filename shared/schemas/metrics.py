@@ -39,6 +39,26 @@ class ExchangedClass(Contract):
     meant: str
 
 
+class BlindBaseline(Contract):
+    """What a model that is asked a question answers without the pictures: each original's question once more.
+
+    It is of the originals whose label it knows and whose question it answered with the picture. `right`: how many
+    answers without the picture are right (none is not), and `chance` the share (0 … 1) of a guess among the options.
+    `of_right`: of the right answers with the picture, how many are right without it, too. `unanswered`: how many have
+    no answer without the picture. `same`: of the others, how many have the same answer; `same_by_chance`: the share
+    if the answers with and without it had nothing to do with each other. `looks`: it is surely right more often with
+    the pictures than without (one-sided, 2.5 %). Without ground truth the answer with the picture counts as right.
+    """
+
+    right: Rate
+    chance: float
+    of_right: Rate
+    unanswered: int = 0
+    same: Rate
+    same_by_chance: float
+    looks: bool
+
+
 class OriginalsCheck(Contract):
     """A model on all originals with a ground truth that it knows: without being right there, it gets no verdict.
 
@@ -52,7 +72,8 @@ class OriginalsCheck(Contract):
     is. Without ground truth `right` and `chance` are None, and a model that says `only` one class is `open`. Of a
     segmenter `right` is its mean IoU, and `chance` that of a mask of one class, or of pixels drawn by the shares of
     its classes. Of a detector they are its mean recall, and that of its boxes on other images. `never`: classes of 12
-    originals or more of which a sound model recognises none; nothing can be lost there.
+    originals or more of which a sound model recognises none; nothing can be lost there. `blind`: of a model that is
+    asked a question; one that does not look at the pictures is `unsound`.
     """
 
     right: Rate | MeanOverlap | None = None
@@ -62,6 +83,7 @@ class OriginalsCheck(Contract):
     order: list[ExchangedClass] = Field(default_factory=list)
     right_in_order: Rate | None = None
     never: Annotated[list[str], Field(exclude_if=lambda never: not never)] = Field(default_factory=list)
+    blind: Annotated[BlindBaseline | None, Field(exclude_if=lambda blind: blind is None)] = None
     sentence: str = ""
 
     @property

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from shared.schemas.base import TASK_DESCRIPTION, Contract, Kind
 from shared.schemas.designs import Design
+from shared.schemas.evaluation import TokenUsage
 from shared.schemas.jobs import ImageFailure, MethodChoice
 
 Unit = Literal["image", "group"]
@@ -61,6 +62,19 @@ class PlannedRenderings(Contract):
     sham_arms: int
 
 
+class PlannedQuestions(Contract):
+    """A model that is asked a `question` with its options, and at most how many `questions`, pictures with them or not.
+
+    `usage`: what these take if they are as long as those that it answered since the evaluator started; None if it has
+    answered none, or if its server does not count tokens.
+    """
+
+    model: str
+    question: str
+    questions: int
+    usage: TokenUsage | None
+
+
 class JobPlan(Contract):
     """What a job will do, and which drops in accuracy its source images can detect.
 
@@ -76,6 +90,7 @@ class JobPlan(Contract):
     are frames of one video.
     `test_set` says in a line each what is used of the files, what is left out and why, and where labels come from.
     `outside_domain` says that images are not of the kind that the profile's models know; empty if they are.
+    `questions`: before the job exists, of the models that are asked one.
     """
 
     task_description: Annotated[str, Field(validation_alias=TASK_DESCRIPTION)]
@@ -101,4 +116,7 @@ class JobPlan(Contract):
     outside_domain: str = ""
     design: Design = Field(default_factory=Design)
     renderings: list[PlannedRenderings] = Field(default_factory=list)
+    questions: Annotated[list[PlannedQuestions], Field(exclude_if=lambda questions: not questions)] = Field(
+        default_factory=list
+    )
     sensitivity: Sensitivity

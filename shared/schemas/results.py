@@ -27,6 +27,7 @@ from shared.schemas.effects import (
     Realism,
     VarianceComponents,
 )
+from shared.schemas.evaluation import TokenUsage
 from shared.schemas.jobs import ImageFailure, JobState
 from shared.schemas.metrics import ClassConfusion, DetectionMetrics, OriginalsCheck, PaperMetrics, SegmentationMetrics
 from shared.schemas.plans import Sensitivity
@@ -158,7 +159,8 @@ class ModelResults(Contract):
     """One model under test under one method. `cells` holds every cell, also those with too few images.
 
     `counterfactuals` counts the accepted ones whose pairs count, `left_out` those without a usable ground truth, or
-    without an answer of a model that is asked a question: `unanswered` counts these by arm.
+    without an answer of a model that is asked a question: `unanswered` counts these by arm. `usage`: the tokens of all
+    its questions in the job, as far as its server counts them.
     `reference` is what effects are measured against. The papers' `metrics` are over all accepted counterfactuals and
     their null arms. `failure_points` has one entry per corruption and is empty under other methods. `metric` is fixed
     before the analysis: for a segmenter, `delta_accuracy` of a cell is the difference in the IoU of its class, or in
@@ -183,6 +185,7 @@ class ModelResults(Contract):
     )
     cells: list[CellEffect]
     originals: OriginalsCheck | None = None
+    usage: Annotated[TokenUsage, Field(exclude_if=lambda usage: not usage.questions)] = TokenUsage()
     metrics: PaperMetrics | None = None
     segmentation: SegmentationMetrics | None = None
     detection: DetectionMetrics | None = None

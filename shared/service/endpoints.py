@@ -121,7 +121,7 @@ class Services(ABC):
         PredictRequest,
         PredictReply,
         "predicting",
-        per_image=("probabilities", "places"),
+        per_image=("probabilities", "places", "usage"),
     )
     segment = Endpoint(
         "evaluator_service", "/v1/segmentations", SegmentRequest, SegmentReply, "predicting", per_image=("maps",)

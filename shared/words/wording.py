@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from shared.schemas.effects import BEYOND, Cell, CellEffect, Estimate, Interval, Metric, Rate
+from shared.schemas.evaluation import TokenUsage
 from shared.schemas.masks import ALL_CLASSES
 from shared.schemas.results import Funnel, JobResults, MethodReviews, Relation
 
@@ -58,6 +59,27 @@ SCORE_WORDS: Mapping[Metric, ScoreWords] = {
 def counts_pairs(results: JobResults) -> bool:
     """Whether a pair of images counts for a model under test, so that there are effects to speak of."""
     return any(result.counterfactuals for result in results.results)
+
+
+def usage_in_words(usage: TokenUsage | None) -> str:
+    """ "1,234 tokens of questions and 56 of answers, which cost 0.0123"; cost is in the currency of the profile."""
+    if usage is None or not usage.questions:
+        return "tokens unknown"
+    cost = "" if usage.cost is None else f", which cost {usage.cost:.4g}"
+    return f"{usage.prompt:,} tokens of questions and {usage.completion:,} of answers{cost}"
+
+
+def asked_sentences(results: JobResults) -> list[str]:
+    """For each model that is asked a question: "`assistant` was asked 182 questions: 1,234 tokens of …"."""
+    return list(
+        dict.fromkeys(
+            f"`{of.model}` was asked {of.usage.questions:,} questions: {usage_in_words(of.usage)}."
+            if of.usage.questions
+            else f"The server of `{of.model}` does not count the tokens of its questions."
+            for of in results.results
+            if of.usage.questions or (of.originals and of.originals.blind)
+        )
+    )
 
 
 def nothing_accepted(results: JobResults, method: str) -> str:

@@ -1,6 +1,7 @@
 """Vision-language models under test in the embedded system: servers of known behaviour, on drawn street pictures.
 
-What they see comes from the shipped classifiers; how they answer is that of language models.
+What they see comes from the shipped classifiers; how they answer is that of language models. `blind` and `half-blind`
+have the same answer with and without the picture, the latter for about half of the pictures.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from tests.support.paths import REPOSITORY
 from tinyworld.objects.demo import write_demo
 
 PER_CLASS = {"bus": 44, "car": 16}
-MODELS = ("honest", "planted", "verbose", "first", "refuses-a-tenth", "refuses-all")
+MODELS = ("honest", "planted", "verbose", "first", "refuses-a-tenth", "refuses-all", "blind", "half-blind")
 ENDPOINT = """
 [evaluator.endpoints.{name}]
 url = "{url}/v1"
@@ -50,13 +51,22 @@ def server() -> FastAPI:
 
     @app.post("/v1/chat/completions")
     def answer(body: dict[str, Any]) -> dict[str, object]:
-        image, text = body["messages"][0]["content"]
-        png = base64.b64decode(image["image_url"]["url"].partition(",")[2])
+        *pictures, text = body["messages"][0]["content"]
         letters = {name: letter for letter, name in (line.split(". ") for line in text["text"].splitlines()[1:-1])}
-        model = planted if body["model"] == "planted" else sound
-        row = model.run([decode(png)])[0]
-        seen = max(letters, key=lambda name: row[model.classes.index(name)])
-        said = reply(body["model"], seen, letters, hashlib.sha256(png).digest()[0])
+        guess = min(letters, key=lambda name: hashlib.sha256(f"{name} {body['seed']}".encode()).digest())
+        png = base64.b64decode(pictures[0]["image_url"]["url"].partition(",")[2]) if pictures else b""
+        chance = hashlib.sha256(png).digest()[0]
+        if body["model"] == "blind" or (body["model"] == "half-blind" and (not pictures or chance < 128)):
+            said = f"{letters[guess]}."
+        elif not pictures:
+            said = (
+                "Please provide an image." if body["model"] == "honest" else reply(body["model"], guess, letters, 255)
+            )
+        else:
+            model = planted if body["model"] == "planted" else sound
+            row = model.run([decode(png)])[0]
+            seen = max(letters, key=lambda name: row[model.classes.index(name)])
+            said = reply(body["model"], seen, letters, chance)
         return {"choices": [{"message": {"content": said}, "finish_reason": "stop"}]}
 
     return app
@@ -127,6 +137,21 @@ def test_each_model_is_named_for_what_it_is(
     assert answered < of["honest"].counterfactuals <= answered + of["refuses-a-tenth"].left_out
     assert 0 < of["refuses-a-tenth"].left_out <= sum(unanswered.values())
     assert "the model gave no answer" in report
+    # Without its picture each original has the same options in the same order.
+    assert "Without the pictures it answered none of the questions" in said(of["honest"])
+    assert "a part of them only" in said(of["half-blind"])
+    assert not of["blind"].findings
+    for name in ("blind", "first"):
+        check = of[name].originals
+        assert check is not None, name
+        assert check.blind is not None, name
+        assert (check.standing, check.blind.looks, check.blind.same.value) == ("unsound", False, 1.0), name
+    planted = of["planted"].originals
+    assert planted is not None
+    assert planted.blind is not None
+    assert (planted.blind.looks, planted.blind.right.n, planted.blind.chance) == (True, 60, pytest.approx(1 / 3))
+    assert "without seeing them, by chance 33%" in said(of["planted"])
+    assert "without seeing them" in report
 
 
 def said(of: ModelResults) -> str:

@@ -25,7 +25,8 @@ from evaluator_service.models_under_test.question import (
 )
 from shared.media.images import encode
 from shared.profiles.evaluator import ModelEndpoint
-from shared.schemas.evaluation import PredictReply
+from shared.schemas.base import ImagePayload
+from shared.schemas.evaluation import PredictReply, PredictRequest, TokenUsage
 from tests.support.language_servers import listening
 
 CLASSES = ["bus", "fire truck", "truck"]
@@ -41,22 +42,24 @@ def server() -> Iterator[tuple[dict[str, Answer], str]]:
     @app.post("/v1/chat/completions")
     async def answer(request: Request) -> Any:
         body = await request.json()
-        image, text = body["messages"][0]["content"]
-        assert image["image_url"]["url"].startswith("data:image/png;base64,")
+        *pictures, text = body["messages"][0]["content"]
+        assert all(picture["image_url"]["url"].startswith("data:image/png;base64,") for picture in pictures)
         lines = [line.split(". ", 1) for line in text["text"].splitlines()[1:-1]]
         said = answers[body["model"]]({name: letter for letter, name in lines}, body)
-        return said if isinstance(said, Response) else {"choices": [said]}
+        usage = {"usage": {"prompt_tokens": 900, "completion_tokens": 2, "total_tokens": 902}} if pictures else {}
+        return said if isinstance(said, Response) else {"choices": [said], **usage}
 
     with listening(app) as url:
         yield answers, url
 
 
-def ask(server: tuple[dict[str, Answer], str], answer: Answer, **more: object) -> PredictReply:
+def ask(server: tuple[dict[str, Answer], str], answer: Answer, *, blind: bool = False, **more: object) -> PredictReply:
     answers, url = server
     answers["vlm"] = answer
     fields = {"url": f"{url}/v1", "protocol": "openai", "model": "vlm", "classes": CLASSES, "revision": "1"}
     endpoint = ModelEndpoint.model_validate({**fields, "licence": "none", **more})
-    return asyncio.run(QuestionModel(endpoint).predict(PICTURES, time.monotonic() + 60))
+    request = PredictRequest(model="vlm", images=[ImagePayload(png=png) for png in PICTURES], blind=blind)
+    return asyncio.run(QuestionModel(endpoint).predict(request, time.monotonic() + 60))
 
 
 def text(words: str, finish: str = "stop") -> dict[str, object]:
@@ -88,6 +91,39 @@ def test_a_server_without_log_probabilities_is_asked_without_them(server: tuple[
 
     assert ask(server, answer).probabilities == [[0.0, 0.0, 1.0]] * len(PICTURES)
     assert asked.count(False) == len(PICTURES)
+
+
+def test_a_blind_question_has_the_same_options_in_the_same_order_and_no_picture(
+    server: tuple[dict[str, Answer], str],
+) -> None:
+    asked: dict[bool, list[tuple[str, int]]] = {True: [], False: []}
+
+    def answer(letters: dict[str, str], body: dict[str, Any]) -> object:
+        *pictures, words = body["messages"][0]["content"]
+        asked[not pictures].append((words["text"], body["seed"]))
+        return text("B")
+
+    seen, blind = ask(server, answer), ask(server, answer, blind=True)
+    assert sorted(asked[True]) == sorted(asked[False])
+    assert len(asked[True]) == len(PICTURES)
+    assert (seen.probabilities, seen.places) == (blind.probabilities, blind.places)
+    refused = ask(server, lambda letters, body: JSONResponse({"error": {"message": "no image"}}, 400), blind=True)
+    assert refused.probabilities == ["refused"] * len(PICTURES)
+
+
+def test_tokens_are_those_that_the_server_counts_and_cost_what_the_profile_says(
+    server: tuple[dict[str, Answer], str],
+) -> None:
+    prices = {"prompt": 2.0, "completion": 100.0}
+    counted = ask(server, lambda letters, body: text("B"), price_per_million=prices).usage
+    assert counted == [TokenUsage(questions=1, prompt=900, completion=2, cost=pytest.approx(0.002))] * len(PICTURES)
+    whole = sum(filter(None, counted or []), TokenUsage())
+    assert (whole.questions, whole.prompt, whole.completion) == (12, 10_800, 24)
+    assert whole.for_questions(100).cost == pytest.approx(0.2)
+    assert ask(server, lambda letters, body: text("B")).usage == [
+        TokenUsage(questions=1, prompt=900, completion=2)
+    ] * len(PICTURES)
+    assert ask(server, lambda letters, body: text("B"), blind=True).usage == [None] * len(PICTURES), "not counted there"
 
 
 @pytest.mark.parametrize(
