@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.methods.counterfactual import ACCEPTED, Change, Edit, Verdict
 from gateway.methods.schedule import Proposal
-from research.measure.words import SceneWords, outcomes, step_table, type_table
+from research.papers.words import SceneWords, outcomes, step_table, type_table
 from tinyworld.objects.captions import read
 from tinyworld.objects.proposals import rephrase
 from tinyworld.objects.world import sample_scene

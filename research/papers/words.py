@@ -1,7 +1,7 @@
 """What each step before the image gets right on drawn pictures, by the grammar that wrote their captions.
 
-    python -m research.measure.words --method lance --count 40
-    python -m research.measure.words --method dillema --count 48 --parameters '{}' '{"task_in_prompts": false}'
+    python -m research.papers.words --method lance --count 40
+    python -m research.papers.words --method dillema --count 48 --parameters '{}' '{"task_in_prompts": false}'
 
 It asks the profile's captioner, language model and text checks about scenes of the split "final-test", as a job does,
 and renders nothing. Each of `--parameters` is asked about the same scenes and has tables of its own: the second

@@ -1,6 +1,6 @@
 """Compare kinds of control on drawn driving scenes, as readers of DILLEMA ask: edges, depth or segmentation?
 
-    python -m research.measure.controls --count 120 --out runs/controls
+    python -m research.paper_tables.controls --count 120 --out runs/controls
 
 Each scene has one edit (of time, weather, surface or season in turn) with the caption of a faultless language model.
 It is rendered once under every control, with the same seed, without protected classes and with the profile's defaults

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from research.measure.controls import DRAWN, ControlRecord, measure, table
+from research.paper_tables.controls import DRAWN, ControlRecord, measure, table
 from shared.profiles.profile import Profile, load_profile
 from tests.support.controlnet_items import weights
 from tests.support.small_diffusion import write_depth
