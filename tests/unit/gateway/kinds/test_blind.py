@@ -20,6 +20,7 @@ from gateway.kinds.rows import CounterfactualRow, PredictionRow, SourceNumbers
 from gateway.results.pairing import triples
 from gateway.results.rows import ScoreColumns
 from gateway.results.stream import SourceRow, SourceRows
+from shared.schemas.base import JsonObject
 from shared.schemas.metrics import OriginalsCheck
 from shared.seeds import derive_seed
 
@@ -76,7 +77,7 @@ def measured(model: str) -> Measured:
             )  # fmt: skip
             scored = CLASSIFICATION.judge(answer, label, CLASSES)
             if edit is None:
-                blind = {"without": said(model, label, options, random, "blind"), "options": 3}
+                blind: JsonObject = {"without": said(model, label, options, random, "blind"), "options": 3}
                 scored = scored._replace(detail={**scored.detail, "blind": blind})
             of_image = (position, str(position), edit and edit.id, "vlm", scored.predicted, scored.probability)
             predictions.append(PredictionRow(*of_image, None, scored.scores, scored.detail))
@@ -158,7 +159,7 @@ def test_without_ground_truth_a_model_that_says_the_same_blind_gets_no_verdict()
     judge = ClassifiedOriginals(CLASSES, "metamorphic", seed=1)
     for number in range(24):
         said = CLASSES[number % 3]
-        detail = {"rank": 1, "truth_probability": 1.0, "top": [], "blind": {"without": said, "options": 3}}
+        detail: JsonObject = {"rank": 1, "truth_probability": 1.0, "top": [], "blind": {"without": said, "options": 3}}
         judge.add(number, PredictionRow(number, "", None, "vlm", said, 1.0, None, {said: 1.0}, detail))
     check = judge.check()
     assert check is not None
