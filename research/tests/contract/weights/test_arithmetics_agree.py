@@ -74,4 +74,4 @@ def test_both_find_the_planted_weakness(
 def demo(folder: Path, monkeypatch: pytest.MonkeyPatch, dtype: str) -> JobResults:
     monkeypatch.setenv("CONTRAFACT_URL", "")
     monkeypatch.setenv("CONTRAFACT_DTYPE", dtype)
-    return run_demo(folder, per_class=25)
+    return run_demo(folder, 44, ("bus", "car"), "weather=night")  # minutes where bfloat16 is emulated
