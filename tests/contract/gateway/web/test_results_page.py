@@ -51,7 +51,7 @@ def test_a_finding_comes_first_with_flipped_images_and_what_would_settle_it(site
     assert "bus, to night" in section
     assert len(re.findall(r'<article class="pair', section)) == 3
     assert section.count("flipped: bus →") == 3
-    assert "Review its " in section
+    assert "changed images" in section
     assert "contrafact confirm drawn" in section
     assert text.index('id="findings"') < text.index('id="effects"') < text.index('id="confusion"')
 
