@@ -15,14 +15,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Self
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError, model_validator
+from scipy import ndimage
 
 from shared.media.box_formats import CITYSCAPES_NAME, INSTANCES_JSON, BoxedImage, BoxSet, limited
 from shared.media.images import decode_numbers
-from shared.media.regions import Mask, box_of
+from shared.media.mask_boxes import Mask, box_of
 from shared.problems import InvalidInput, Malformed, TooLarge, validation_sentence
 from shared.schemas.base import Contract
 from shared.schemas.boxes import Ignored, TrueBox
@@ -99,8 +99,8 @@ def _boxes(
     if not alone:
         yield _box(pixels, name, None)
         return
-    count, pieces = cv2.connectedComponents(pixels.astype(np.uint8), connectivity=8)
-    for piece in range(1, count):
+    pieces, count = ndimage.label(pixels, np.ones((3, 3)))
+    for piece in range(1, count + 1):
         yield _box(np.asarray(pieces == piece), name, "crowd")
 
 
