@@ -33,8 +33,8 @@ def plan(job_plan: JobPlan) -> RenderableType:
             for cost in job_plan.renderings
         ),
         *(
-            f"asks      {asked.model}: at most {asked.questions:,} questions, {usage_in_words(asked.usage)}"
-            for asked in job_plan.questions
+            f"asks      {cost.model}: at most {cost.questions:,} questions, {usage_in_words(cost.usage)}"
+            for cost in job_plan.questions
         ),
         *scaling(job_plan),
         *grouping(job_plan),
@@ -84,8 +84,8 @@ def grouping(job_plan: JobPlan) -> list[str]:
     lines = []
     if job_plan.groups is not None:
         adaptive = job_plan.design.kind == "adaptive"
-        one = "an adaptive job takes one image of each" if adaptive else "the images of a group count as one"
-        lines.append(f"groups    {job_plan.groups}; {one}")
+        effect = "an adaptive job takes one image of each" if adaptive else "the images of a group count as one"
+        lines.append(f"groups    {job_plan.groups}; {effect}")
     elif job_plan.look_like_sequences:
         folders = (
             "or use --group-by folder" if job_plan.folders_suffice else "and bring 12 or more sequences of a class"

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from diffusion_service.loading import local_file
 from diffusion_service.once import Once
 from shared.media.images import Pixels
-from shared.media.regions import Mask, box_of, connected_regions
+from shared.media.mask_boxes import Mask, box_of
+from shared.media.regions import connected_regions
 from shared.problems import NotFinite
 from shared.profiles import diffusion as profiles
 from shared.service.load_progress import reading
@@ -66,18 +67,18 @@ class BackgroundRemover:
 
     def find(self, _: None, images: Sequence[Pixels]) -> list[Pixels | str | NotFinite]:
         """The object in each RGB picture: its mask (255 or 0, the picture's size), or why there is none."""
-        found: list[Pixels | str | NotFinite] = []
+        masks: list[Pixels | str | NotFinite] = []
         for image in images:
             try:
                 key = hashlib.sha256(image.tobytes() + str(image.shape).encode()).digest()
                 opacity = self._known.get(key, partial(self.opacity, image))
             except NotFinite as problem:
-                found.append(problem)
+                masks.append(problem)
                 continue
             size = (image.shape[1], image.shape[0])
             mask = np.asarray(cv2.resize(opacity, size, interpolation=cv2.INTER_LINEAR) > 127)
-            found.append(implausible(opacity) or np.where(mask, np.uint8(255), np.uint8(0)))
-        return found
+            masks.append(implausible(opacity) or np.where(mask, np.uint8(255), np.uint8(0)))
+        return masks
 
     def opacity(self, image: Pixels) -> Opacity:
         """The object's opacity, side × side of the network. Raises NotFinite."""

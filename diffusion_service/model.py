@@ -40,7 +40,7 @@ from diffusion_service.segmentation import NOT_FINITE as SEGMENTER_NOT_FINITE
 from diffusion_service.segmentation import Segmenter
 from diffusion_service.stable_diffusion import NOT_FINITE, StableDiffusion
 from shared.media.images import Pixels, decode, digest, encode
-from shared.media.regions import Mask
+from shared.media.mask_boxes import Mask
 from shared.problems import InvalidInput, NotFinite, OutOfMemory, Problem
 from shared.profiles.diffusion import Diffusion
 from shared.schemas.base import ImagePayload
@@ -224,31 +224,31 @@ class DiffusionModel:
 
     async def _object_in(self, pixels: Pixels, deadline: float) -> Pixels:
         """The mask of what must stay in an image. Raises InvalidInput if no model of the profile finds it."""
-        (found,) = await self._objects([pixels], deadline)
-        if isinstance(found, str):
-            raise InvalidInput(found)
-        return found
+        (mask,) = await self._objects([pixels], deadline)
+        if isinstance(mask, str):
+            raise InvalidInput(mask)
+        return mask
 
     async def _objects(self, images: Sequence[Pixels], deadline: float) -> list[FoundObject]:
         """The objects in images: of the background remover, else what the segmenter must keep.
 
         Raises InvalidInput if the profile has neither, and NotFinite.
         """
-        found: Sequence[FoundObject | None]
+        masks: Sequence[FoundObject | None]
         if self._remover is not None:
-            found = await self._run(self._remover.find, None, images, deadline)
+            masks = await self._run(self._remover.find, None, images, deadline)
         elif self._controlnet.images.segmenter is not None:
             sources = await asyncio.to_thread(lambda: [self._controlnet.source(pixels) for pixels in images])
-            found = await self._run(self._find_objects, None, sources, deadline)
+            masks = await self._run(self._find_objects, None, sources, deadline)
         else:
             raise InvalidInput(
                 "no background remover and no segmenter in this profile finds the objects; send masks of them, or add "
                 "[diffusion.background_remover]"
             )
-        objects = [item for item in found if item is not None]
-        if len(objects) < len(found):
+        finite = [mask for mask in masks if mask is not None]
+        if len(finite) < len(masks):
             raise NotFinite(SEGMENTER_NOT_FINITE)
-        return objects
+        return finite
 
     def _find_objects(self, _: None, sources: Sequence[Source]) -> list[Pixels | NotFinite]:
         """The segmenter's masks of what must stay in images, at their size."""
@@ -394,9 +394,9 @@ def compose_reply(request: ComposeRequest, masks: Masks, plain: bool = False) ->
     would stay there, in the null arm but on no other background, and the model's loss would be the mask's.
     """
     source = decode(request.source.png)
-    found = _mask(request.source, request.mask, source, masks)
-    mask = np.zeros(source.shape[:2], np.bool_) if isinstance(found, str) else object_of(found)
-    reason = found if isinstance(found, str) else refusal(mask)
+    object_mask = _mask(request.source, request.mask, source, masks)
+    mask = np.zeros(source.shape[:2], np.bool_) if isinstance(object_mask, str) else object_of(object_mask)
+    reason = object_mask if isinstance(object_mask, str) else refusal(mask)
     outcomes = [reason or _compose(source, mask, composition, masks, plain) for composition in request.compositions]
     return ComposeReply(
         images=[None if isinstance(image, str) else ImagePayload(png=encode(image)) for image in outcomes],
@@ -416,10 +416,10 @@ def _compose(source: Pixels, mask: Mask, composition: Composition, masks: Masks,
 def _background(composition: Composition, image: ImagePayload, masks: Masks, size: tuple[int, ...]) -> Pixels | str:
     pixels = decode(image.png)
     if composition.clear:
-        found = _mask(image, composition.background_mask, pixels, masks)
-        if isinstance(found, str):
-            return f"its objects cannot be removed from the background: {found}"
-        objects = object_of(found)
+        mask = _mask(image, composition.background_mask, pixels, masks)
+        if isinstance(mask, str):
+            return f"its objects cannot be removed from the background: {mask}"
+        objects = object_of(mask)
         if objects.mean() > MOST_SHARE:
             return "the objects of the background fill it, which leaves no background"
         pixels = without(pixels, objects)

@@ -202,8 +202,8 @@ class ModelsUnderTest:
     @property
     def listed(self) -> list[ModelUnderTestInfo]:
         """The operator's models, with the tokens of those that are asked a question until now."""
-        asked = {name: model.asked for name, model in self._named.items() if isinstance(model, QuestionModel)}
-        return [model.model_copy(update={"asked": asked.get(model.name)}) for model in self._listed]
+        usage = {name: model.asked for name, model in self._named.items() if isinstance(model, QuestionModel)}
+        return [model.model_copy(update={"asked": usage.get(model.name)}) for model in self._listed]
 
     @asynccontextmanager
     async def using(self, kind: ModelKind[Any], request: ModelRequest) -> AsyncIterator[Tested]:

@@ -118,9 +118,10 @@ def choose_profile(images: ImageSet, options: InProcessOptions) -> tuple[str, Se
     """
     if options.profile is not None:
         return options.profile, options.methods
-    asked = [choice if isinstance(choice, str) else choice.name for choice in options.methods or [METHOD]]
+    names = [choice if isinstance(choice, str) else choice.name for choice in options.methods or [METHOD]]
     needs_more = options.factors or options.values or options.design or options.outside_domain
-    if options.kind != "classification" or METHOD not in asked or needs_more or _knows(DRAWN, images):
+    has_places = KINDS[options.kind].truths is not LABELS  # they would not move with the objects
+    if has_places or METHOD not in names or needs_more or _knows(DRAWN, images):
         return DRAWN, options.methods
     messages.print(
         f"Profile {MOVING}: these images are not drawn, so method {METHOD} moves their objects, which a background "
@@ -134,12 +135,12 @@ def _knows(profile: str, images: ImageSet) -> bool:
     """Whether most images that are looked at belong to the profile's domain."""
     evaluator = load_profile(profile).evaluator
     assert evaluator.domain is not None
-    seen = []
+    pictures = []
     for position in np.linspace(0, images.length - 1, min(images.length, SAMPLED)).round().astype(int):
         with suppress(*UNUSABLE):
-            seen.append(np.asarray(scaled_down(Image.fromarray(read_image(images.read(int(position)), pixels_of)))))
+            pictures.append(np.asarray(scaled_down(Image.fromarray(read_image(images.read(int(position)), pixels_of)))))
     judge = DomainJudge(Scorer(evaluator.scorer, device="cpu"), evaluator.domain.statistics)
-    return float(np.mean(judge.log_odds(seen) > 0)) <= REFUSED_ABOVE
+    return float(np.mean(judge.log_odds(pictures) > 0)) <= REFUSED_ABOVE
 
 
 def _run_job(

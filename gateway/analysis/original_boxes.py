@@ -208,13 +208,13 @@ def _moved(boxes: Floats, scale: Floats, offset: Floats) -> Floats:
 
 def _fit(images: Sequence[BoxedPair], limits: CountingLimits) -> tuple[Floats, Floats] | None:
     """The scale and offset of x and y that make confident boxes spread as objects do; None of few."""
-    said = np.concatenate(
+    predicted = np.concatenate(
         [np.zeros((0, 4))] + [image.predicted.boxes[limits.are_confident(image.predicted)] for image in images]
     )
     true = np.concatenate([np.zeros((0, 4))] + [image.objects.boxes for image in images])
-    if min(len(said), len(true)) < LEAST_FITTED:
+    if min(len(predicted), len(true)) < LEAST_FITTED:
         return None
-    low, high = np.quantile(said.reshape(-1, 2), _QUANTILES, axis=0)
+    low, high = np.quantile(predicted.reshape(-1, 2), _QUANTILES, axis=0)
     least, most = np.quantile(true.reshape(-1, 2), _QUANTILES, axis=0)
     if ((high - low) <= 0).any():
         return None

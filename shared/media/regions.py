@@ -7,8 +7,7 @@ from collections.abc import Iterable
 import cv2
 import numpy as np
 
-from shared.media.mask_boxes import Mask as Mask
-from shared.media.mask_boxes import box_of as box_of
+from shared.media.mask_boxes import Mask
 
 SMALLEST = 0.0008  # share of the image's area below which a connected region is a speck (13 of 128 × 128 pixels)
 
