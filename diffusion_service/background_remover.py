@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from diffusion_service.loading import local_file
 from diffusion_service.once import Once
 from shared.media.images import Pixels
-from shared.media.mask_boxes import Mask, box_of
-from shared.media.regions import connected_regions
+from shared.media.regions import Mask, box_of, connected_regions
 from shared.problems import NotFinite
 from shared.profiles import diffusion as profiles
 from shared.service.load_progress import reading

@@ -40,7 +40,7 @@ from diffusion_service.segmentation import NOT_FINITE as SEGMENTER_NOT_FINITE
 from diffusion_service.segmentation import Segmenter
 from diffusion_service.stable_diffusion import NOT_FINITE, StableDiffusion
 from shared.media.images import Pixels, decode, digest, encode
-from shared.media.mask_boxes import Mask
+from shared.media.regions import Mask
 from shared.problems import InvalidInput, NotFinite, OutOfMemory, Problem
 from shared.profiles.diffusion import Diffusion
 from shared.schemas.base import ImagePayload

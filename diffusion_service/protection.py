@@ -22,8 +22,7 @@ from torch.nn.functional import avg_pool2d, interpolate
 from diffusion_service.schedulers import HoldingUniPC
 from diffusion_service.segmentation import LabelMap
 from shared.media.images import Pixels
-from shared.media.mask_boxes import Mask
-from shared.media.regions import connected_regions, overlap
+from shared.media.regions import Mask, connected_regions, overlap
 from shared.problems import InvalidInput
 from shared.schemas.diffusion import RegionOutcome
 

@@ -17,8 +17,7 @@ import numpy as np
 
 from shared.media.images import decode
 from shared.media.label_maps import OTHER, VOID, Map
-from shared.media.mask_boxes import Mask, box_of
-from shared.media.regions import connected_regions, overlap
+from shared.media.regions import Mask, box_of, connected_regions, overlap
 from shared.problems import InvalidInput
 from shared.schemas.evaluation import BoxedThing, ShapesOutcome, ShapesReply, ShapesRequest, ThingRegion
 

@@ -18,8 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.media.images import Pixels
-from shared.media.mask_boxes import Mask, box_of
-from shared.media.regions import connected_regions
+from shared.media.regions import Mask, box_of, connected_regions
 from shared.schemas.diffusion import Composition, Place
 
 LEAST_SHARE = 0.005  # of the image's area; a smaller object is taken for a mistake of the segmenter

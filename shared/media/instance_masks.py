@@ -7,22 +7,20 @@
     *_gtFine_instanceIds.png of Cityscapes as downloaded; without instances.json its eight classes with instances
 
 `"per_class": null`: every value but 0 is an object of the only class. A box surrounds the pixels of its object, and its
-area is their number. Needs numpy and OpenCV.
+area is their number. Needs numpy and scipy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, ValidationError, model_validator
 from scipy import ndimage
 
 from shared.media.box_formats import CITYSCAPES_NAME, INSTANCES_JSON, BoxedImage, BoxSet, limited
 from shared.media.images import decode_numbers
-from shared.media.mask_boxes import Mask, box_of
 from shared.problems import InvalidInput, Malformed, TooLarge, validation_sentence
 from shared.schemas.base import Contract
 from shared.schemas.boxes import Ignored, TrueBox
@@ -83,28 +81,28 @@ def boxes_in(png: bytes, values: InstanceValues) -> tuple[list[TrueBox], tuple[i
     """The boxes of a mask by ascending value, and its width and height. Raises as `decode_numbers` does."""
     numbers = decode_numbers(png)
     names = {number: name for name, number in values.classes.items()}
-    boxes = [box for value in np.unique(numbers).tolist() for box in _boxes(numbers, value, values, names)]
+    areas = np.bincount(numbers.ravel()).tolist()
+    boxes: list[TrueBox] = []
+    for value, place in enumerate(ndimage.find_objects(numbers.astype(np.int32)), start=1):
+        alone = values.per_class is not None and value < values.per_class
+        number = next(iter(names)) if values.per_class is None else value if alone else value // values.per_class
+        name = names.get(number)
+        if name is None or place is None:
+            continue
+        if not alone:
+            boxes.append(_box(place, areas[value], name, None))
+            continue
+        pieces, _ = ndimage.label(numbers[place] == value, np.ones((3, 3)))
+        piece_areas = np.bincount(pieces.ravel()).tolist()
+        top, left = (span.start for span in place)
+        for piece, (rows, columns) in enumerate(ndimage.find_objects(pieces), start=1):
+            within = (slice(top + rows.start, top + rows.stop), slice(left + columns.start, left + columns.stop))
+            boxes.append(_box(within, piece_areas[piece], name, "crowd"))
     return boxes, (numbers.shape[1], numbers.shape[0])
 
 
-def _boxes(
-    numbers: NDArray[np.uint16], value: int, values: InstanceValues, names: Mapping[int, str]
-) -> Iterator[TrueBox]:
-    alone = values.per_class is not None and value < values.per_class
-    number = next(iter(names)) if values.per_class is None else value if alone else value // values.per_class
-    name = names.get(number)
-    if name is None or value == 0:
-        return
-    pixels = numbers == value
-    if not alone:
-        yield _box(pixels, name, None)
-        return
-    pieces, count = ndimage.label(pixels, np.ones((3, 3)))
-    for piece in range(1, count + 1):
-        yield _box(np.asarray(pieces == piece), name, "crowd")
-
-
-def _box(pixels: Mask, name: str, ignore: Ignored | None) -> TrueBox:
-    left, top, right, bottom = box = box_of(pixels)
-    area = int(pixels.sum())
-    return TrueBox(box=box, label=name, ignore=ignore, area=None if area == (right - left) * (bottom - top) else area)
+def _box(place: tuple[slice, ...], area: int, name: str, ignore: Ignored | None) -> TrueBox:
+    rows, columns = place
+    filled = area == (rows.stop - rows.start) * (columns.stop - columns.start)
+    box = (columns.start, rows.start, columns.stop, rows.stop)
+    return TrueBox(box=box, label=name, ignore=ignore, area=None if filled else area)

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import cv2
 import numpy as np
+from numpy.typing import NDArray
 
-from shared.media.mask_boxes import Mask
-
+Mask = NDArray[np.bool_]
 SMALLEST = 0.0008  # share of the image's area below which a connected region is a speck (13 of 128 × 128 pixels)
 
 
@@ -28,3 +28,9 @@ def overlap(region: Mask, neighbours: Iterable[Mask], predicted: Mask) -> float:
     touching = np.setdiff1d(pieces[region], [0])
     match = np.isin(pieces, touching) & predicted
     return float((match & region).sum() / (match | region).sum())
+
+
+def box_of(region: Mask) -> tuple[int, int, int, int]:
+    """Left, top, right, bottom in pixels; right and bottom are exclusive."""
+    rows, columns = np.flatnonzero(region.any(axis=1)), np.flatnonzero(region.any(axis=0))
+    return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1

@@ -27,8 +27,7 @@ from research.judges.protection.domain import (
 )
 from research.judges.segmentation import HEIGHTS, load_segmenters
 from research.networks.segmenters import class_masks
-from shared.media.mask_boxes import box_of
-from shared.media.regions import overlap
+from shared.media.regions import box_of, overlap
 from shared.seeds import derive_seed
 from tinyworld.domain.descriptions import Description
 from tinyworld.domain.wording import slot_of

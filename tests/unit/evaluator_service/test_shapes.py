@@ -10,8 +10,7 @@ from hypothesis.extra import numpy as arrays
 
 from evaluator_service.shapes import Shapes, boxes_left, to_job_classes
 from shared.media.label_maps import OTHER, VOID, Map
-from shared.media.mask_boxes import box_of
-from shared.media.regions import connected_regions
+from shared.media.regions import box_of, connected_regions
 from shared.profiles.evaluator import ShapeJudge
 from shared.schemas.evaluation import BoxedThing
 

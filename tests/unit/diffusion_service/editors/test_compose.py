@@ -20,7 +20,7 @@ from diffusion_service.editors.compose import (
     without,
 )
 from shared.media.images import Pixels
-from shared.media.mask_boxes import Mask
+from shared.media.regions import Mask
 from shared.schemas.diffusion import Composition, Place
 
 PLACES: list[Place | None] = [None, "left", "right", "top", "bottom", "middle"]
