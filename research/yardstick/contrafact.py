@@ -156,7 +156,7 @@ def _shifts(slot: str) -> Iterator[JsonValue]:
 def profile_text(planned: Sequence[Planned]) -> str:
     """The `tiny` profile with the models of the yardstick added; its paths made absolute."""
     tiny = shipped_profiles()["tiny"].read_text(encoding="utf-8")
-    rooted = tiny.replace('path = "tinyworld/', f'path = "{REPOSITORY.as_posix()}/tinyworld/')
+    rooted = tiny.replace('"tinyworld/', f'"{REPOSITORY.as_posix()}/tinyworld/')
     return rooted + "".join(
         _MODEL.format(name=model.name, path=model_folder(model.name).resolve().as_posix()) for model in planned
     )
