@@ -33,6 +33,7 @@ from gateway.api.events import EventFeed
 from gateway.api.examples import EXAMPLES
 from gateway.auth.keys import ensure_local_owner
 from gateway.auth.middleware import Access, no_database
+from gateway.comparisons.comparisons import JobComparisons
 from gateway.context import Context, open_context
 from gateway.database.sessions import DATABASE_AWAY
 from gateway.operations.gauges import Work
@@ -90,7 +91,7 @@ def create_app(context: Context | None = None) -> FastAPI:
     registry.register(Work(context.sessions))
     app = _routed_app(lifespan=partial(_lifespan, context, registry))
     app.state.context = context
-    app.state.facets, app.state.maps = JobFacets(), JobMaps()
+    app.state.facets, app.state.maps, app.state.comparisons = JobFacets(), JobMaps(), JobComparisons()
     app.state.event_feed = EventFeed(context.sessions, context.stopping)
     app.add_api_route("/metrics", partial(metrics_reply, registry), include_in_schema=False)
     problem_replies.install(app)

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Depends, Query, Request
 from pydantic import Field
 
 from gateway.api.dependencies import Cursor, Gateway, JobId, Owner, problems
-from gateway.comparisons import comparisons
+from gateway.comparisons.comparisons import JobComparisons
 from gateway.database.sessions import reading
 from shared.schemas.comparisons import ComparisonChoice, JobComparison
 
 router = APIRouter(tags=["results"])
+
+
+def _comparisons(request: Request) -> JobComparisons:
+    comparisons: JobComparisons = request.app.state.comparisons
+    return comparisons
+
+
+Comparisons = Annotated[JobComparisons, Depends(_comparisons)]
 
 
 class ComparisonPage(ComparisonChoice):
@@ -27,7 +35,11 @@ class ComparisonPage(ComparisonChoice):
     responses=problems(s404="no such job", s409="a job is running"),
 )
 def show_comparison(
-    job: JobId, gateway: Gateway, owner: Owner, page: Annotated[ComparisonPage, Query()]
+    job: JobId,
+    gateway: Gateway,
+    owner: Owner,
+    comparisons: Comparisons,
+    page: Annotated[ComparisonPage, Query()],
 ) -> JobComparison:
     """The difference of two effects in every cell with its interval, and the images on which they differ most.
 

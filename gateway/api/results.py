@@ -100,4 +100,4 @@ def _data_of(page: bytes) -> bytes:
     data = report_data(page.decode())
     if data is None:
         raise NotFound("the report has no data, because an older version wrote it; POST to this path to rebuild it")
-    return data.encode()
+    return data

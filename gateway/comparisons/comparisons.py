@@ -28,12 +28,15 @@ from gateway.comparisons.sides import Side, Sides, choose_sides, difference_sent
 from gateway.database.pagination import decode_cursor, encode_cursor
 from gateway.database.tables import Counterfactual, Job, SourceImage
 from gateway.kinds import KINDS
+from gateway.results.recent import Recent
 from gateway.results.views import counterfactual_views
 from shared.problems import InvalidInput
-from shared.schemas.comparisons import ComparedSide, ComparisonChoice, Disagreement, JobComparison
+from shared.schemas.comparisons import CellDifference, ComparedSide, ComparisonChoice, Disagreement, JobComparison
 from shared.schemas.effects import Cell
 from shared.schemas.results import CounterfactualView, Relation
 from shared.seeds import derive_seed
+
+MOST_COMPARISONS = 8  # that a process keeps
 
 
 class MatchedSource(NamedTuple):
@@ -158,39 +161,42 @@ def _group_name(source: MatchedSource, other: MatchedSource) -> str | None:
 _Views = dict[tuple[int, int], CounterfactualView]  # by the position of the source image and the ordinal
 
 
-def compare(
-    session: Session, owner: str, job_id: str, choice: ComparisonChoice, cursor: str | None, limit: int
-) -> JobComparison:
-    """Compare two sides, and a page of their disagreements in the chosen cell.
+class JobComparisons:
+    """What was compared last. It is computed again after a change of either job."""
 
-    Raises NotFound, Conflict while a job is running, and InvalidInput for what cannot be compared.
-    """
-    sides = choose_sides(session, owner, job_id, choice)
-    matching = match_jobs(session, sides.this.job, sides.other.job)
-    paired = _pair(session, sides, matching)
-    start = 0 if cursor is None else max(0, int(decode_cursor(cursor, (int,))[0]))
-    entries, count = list_disagreements(_rows_of_cell(paired, choice), start, limit)
-    seed = derive_seed("comparison", *(part for side in sides for part in (side.job.id, side.model, side.method)))
-    whole = paired.cells[None]
-    sources = len(whole.images().image)
-    return JobComparison(
-        this=_compared_side(sides.this, sources, len(whole.rows)),
-        other=_compared_side(sides.other, sources, len(whole.other_rows)),
-        metric=KINDS[sides.this.job.kind].metric,
-        relation=paired.relation,
-        pairing=sides.pairing,
-        sources=len(matching.position),
-        only_this=matching.only_this,
-        only_other=matching.only_other,
-        relabelled=matching.relabelled,
-        one_sided=paired.one_sided,
-        cells=[
-            row.model_copy(update={"sentence": difference_sentence(row)}) for row in compare_cells(paired.cells, seed)
-        ],
-        disagreeing=count,
-        disagreements=_disagreements(session, sides, matching, entries),
-        next=encode_cursor((start + limit,)) if count > start + limit else None,
-    )
+    def __init__(self) -> None:
+        self._compared: Recent[_Compared] = Recent(MOST_COMPARISONS)
+
+    def compare(
+        self, session: Session, owner: str, job_id: str, choice: ComparisonChoice, cursor: str | None, limit: int
+    ) -> JobComparison:
+        """Compare two sides, and a page of their disagreements in the chosen cell.
+
+        Raises NotFound, Conflict while a job is running, and InvalidInput for what cannot be compared.
+        """
+        sides = choose_sides(session, owner, job_id, choice)
+        key = tuple((side.job.id, side.job.events, side.model, side.method) for side in sides)
+        matching, paired, cells = self._compared.find(key, lambda: _compared(session, sides))
+        start = 0 if cursor is None else max(0, int(decode_cursor(cursor, (int,))[0]))
+        entries, count = list_disagreements(_rows_of_cell(paired, choice), start, limit)
+        whole = paired.cells[None]
+        sources = len(whole.images().image)
+        return JobComparison(
+            this=_compared_side(sides.this, sources, len(whole.rows)),
+            other=_compared_side(sides.other, sources, len(whole.other_rows)),
+            metric=KINDS[sides.this.job.kind].metric,
+            relation=paired.relation,
+            pairing=sides.pairing,
+            sources=len(matching.position),
+            only_this=matching.only_this,
+            only_other=matching.only_other,
+            relabelled=matching.relabelled,
+            one_sided=paired.one_sided,
+            cells=cells,
+            disagreeing=count,
+            disagreements=_disagreements(session, sides, matching, entries),
+            next=encode_cursor((start + limit,)) if count > start + limit else None,
+        )
 
 
 class _Paired(NamedTuple):
@@ -199,6 +205,22 @@ class _Paired(NamedTuple):
     cells: Mapping[Cell | None, CellRows]
     one_sided: int
     relation: Relation
+
+
+class _Compared(NamedTuple):
+    """What does not depend on the page: the common images, their rows by cell, and the difference in each cell."""
+
+    matching: Matching
+    paired: _Paired
+    cells: list[CellDifference]
+
+
+def _compared(session: Session, sides: Sides) -> _Compared:
+    matching = match_jobs(session, sides.this.job, sides.other.job)
+    paired = _pair(session, sides, matching)
+    seed = derive_seed("comparison", *(part for side in sides for part in (side.job.id, side.model, side.method)))
+    cells = compare_cells(paired.cells, seed)
+    return _Compared(matching, paired, [row.model_copy(update={"sentence": difference_sentence(row)}) for row in cells])
 
 
 def _pair(session: Session, sides: Sides, matching: Matching) -> _Paired:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -21,7 +22,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 OF_KINDS = Path(kinds.__file__).parent / "templates"
 ASSETS = Path(__file__).parent / "assets"
 HERO_SIDE = 512  # pixels, of the pictures of verdicts
-DATA_BEGIN, DATA_END = '<script type="application/json" id="data">', "</script>"
+DATA_BEGIN, DATA_END = '<script type="application/gzip;base64" id="data">', "</script>"
 
 
 @cache
@@ -67,7 +68,7 @@ def report_page(
         date=date,
         next_steps=next_steps(report.results),
         untested=not_tested(report.results),
-        data=f"{DATA_BEGIN}{_json_of_report(report)}{DATA_END}",
+        data=f"{DATA_BEGIN}{_packed(report)}{DATA_END}",
         thumbnail=pictures.picture,
         large=partial(pictures.picture, side=HERO_SIDE),
         small_overlay=pictures.overlay,
@@ -79,12 +80,12 @@ def report_page(
     )
 
 
-def _json_of_report(report: JobReport) -> str:
-    """The report's data as JSON that cannot end the script element that it stands in."""
-    return report.model_dump_json(by_alias=True).replace("<", r"\u003c")
+def _packed(report: JobReport) -> str:
+    """The report's data as compressed JSON in base64: of 1,000 classes it is 12 MB otherwise."""
+    return base64.b64encode(gzip.compress(report.model_dump_json(by_alias=True).encode(), 6, mtime=0)).decode()
 
 
-def report_data(page: str) -> str | None:
+def report_data(page: str) -> bytes | None:
     """The JSON of a stored page, a `JobReport` of the version that wrote it; None if that version embedded none."""
     _, begin, data = page.rpartition(DATA_BEGIN)
-    return data.partition(DATA_END)[0] if begin else None
+    return gzip.decompress(base64.b64decode(data.partition(DATA_END)[0])) if begin else None

@@ -273,7 +273,10 @@ FILTERS = {
     "date_and_time": date_and_time,
     "day": day,
 }
+MOST_CELLS = 200  # of a table; the data has all
+
 GLOBALS = {
+    "MOST_CELLS": MOST_CELLS,
     "TERMS": TERMS,
     "about_model": about_model,
     "pictures_of": pictures_of,

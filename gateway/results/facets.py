@@ -2,27 +2,24 @@
 
 One query groups a job's counterfactuals by everything that they can be filtered by. The counts of every filter follow
 from these groups in memory.
-
-What pages computed last, kept in memory: paging through a large job does not compute the same again.
 """
 
 from __future__ import annotations
 
 import json
-import threading
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, RowMapping, Text, and_, case, cast, func, select, true
 from sqlalchemy.orm import Session, aliased
 
 from gateway.database.tables import Counterfactual, Job, Prediction, SourceImage
 from gateway.results.filters import PREDICTED, Filters, conditions, flips_by_counterfactual, predicted_conditions
+from gateway.results.recent import Recent
 from shared.schemas.effects import Direction
 
-Value = TypeVar("Value")
 MOST_FACETS = 64  # that a process keeps
 _FAILED = "failed_"  # begins the names of columns: whether a group fails the filters of a counter
 
@@ -210,29 +207,3 @@ def _by_model(session: Session, job_id: str, filters: Filters) -> Counter[str]:
         .group_by(p.model)
     )
     return Counter({row.model: row[1] for row in session.execute(query)})
-
-
-class Recent(Generic[Value]):
-    """The values that were used last, at most `most`. A key must change with everything that its value depends on."""
-
-    def __init__(self, most: int) -> None:
-        self._most, self._lock = most, threading.Lock()
-        self._values: OrderedDict[Hashable, Value] = OrderedDict()
-
-    def cached(self, key: Hashable) -> Value | None:
-        """The value of the key if it is in memory."""
-        with self._lock:
-            return self._values.get(key)
-
-    def find(self, key: Hashable, make: Callable[[], Value]) -> Value:
-        """The value of the key. Threads that ask at the same time may each make it."""
-        with self._lock:
-            if key in self._values:
-                self._values.move_to_end(key)
-                return self._values[key]
-        value = make()
-        with self._lock:
-            self._values[key] = value
-            while len(self._values) > self._most:
-                self._values.popitem(last=False)
-        return value

@@ -21,8 +21,8 @@ from gateway.database.tables import Counterfactual, Job, JobService, SourceImage
 from gateway.methods.checks import LIKENESS
 from gateway.model_services.vectors import recorded_tables
 from gateway.results.counterfactuals import matching
-from gateway.results.facets import Recent
 from gateway.results.filters import Filters, flips_by_counterfactual
+from gateway.results.recent import Recent
 from shared.media.storage import ObjectStore
 from shared.service.endpoints import Services
 

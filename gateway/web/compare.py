@@ -10,8 +10,9 @@ from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
 from sqlalchemy.orm import Session
 
+from gateway.api.comparisons import Comparisons
 from gateway.api.dependencies import Cursor, Gateway, JobId, Owner
-from gateway.comparisons import comparisons
+from gateway.comparisons.comparisons import JobComparisons
 from gateway.comparisons.sides import comparable_jobs, open_differences_sentence
 from gateway.database.sessions import reading
 from gateway.database.tables import Job
@@ -48,13 +49,13 @@ class Option:
 
 @router.get("/jobs/{job}/compare")
 def show_comparison_page(
-    job: JobId, gateway: Gateway, owner: Owner, page: Annotated[ComparePage, Query()]
+    job: JobId, gateway: Gateway, owner: Owner, comparisons: Comparisons, page: Annotated[ComparePage, Query()]
 ) -> HTMLResponse:
     """The form, and the comparison that it names. What cannot be compared has a sentence in its place."""
     path = f"/jobs/{job}/compare"
     with reading(gateway.sessions) as session:
         this = jobs.find(session, owner, job)
-        view = _view(session, owner, this, page)
+        view = _view(session, comparisons, owner, this, page)
         comparison = view.comparison
         return render(
             "compare.html",
@@ -90,7 +91,7 @@ class View:
     open_choice: str = ""
 
 
-def _view(session: Session, owner: str, this: Job, page: ComparePage) -> View:
+def _view(session: Session, comparisons: JobComparisons, owner: str, this: Job, page: ComparePage) -> View:
     other = this
     try:
         other = jobs.find(session, owner, page.other_job) if page.other_job else this

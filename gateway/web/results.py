@@ -43,6 +43,7 @@ from shared.words.verdicts import by_severity, verdict_of
 
 STEPS = (0.05, 0.1, 0.2, 0.4, 0.7)  # effects from which on a cell has the next shade; 5 points are the tested limit
 MOST_ROWS = 30  # of methods side by side
+MOST_CLASSES = 60  # of a heat map: those with the largest tested effects
 Matrix = Literal["originals", "nulls", "counterfactuals", "difference"]
 Arm = Literal["originals", "nulls", "counterfactuals"]
 MatrixLink = Callable[[Matrix, int, int, float], "ImagesLink | None"]
@@ -138,7 +139,8 @@ def _at(session: Session, job: Job, figures: ModelResults, threshold: float) -> 
 def _findings(session: Session, job: str, results: JobResults) -> tuple[list[Finding], list[Finding]]:
     """The cells that verdicts show, and the other findings."""
     shown = [(row, effect) for row in results.results for effect in verdict_of(results, row).shown]
-    more = [(row, effect) for row in results.results for effect in row.findings if (row, effect) not in shown]
+    already = {id(effect) for _, effect in shown}
+    more = [(row, effect) for row in results.results for effect in row.findings if id(effect) not in already]
     findings = [
         Finding(
             finding_id(figures.model, figures.method, effect.cell),
@@ -282,11 +284,12 @@ class HeatRow:
 
 @dataclass(frozen=True, slots=True)
 class HeatMap:
-    """The cells of one direction."""
+    """The cells of one direction. `more`: classes that are left out, because their effects are smaller."""
 
     direction: Direction
     classes: list[str]
     rows: list[HeatRow]
+    more: int
 
 
 def heat_maps(figures: ModelResults) -> list[HeatMap]:
@@ -297,13 +300,17 @@ def heat_maps(figures: ModelResults) -> list[HeatMap]:
 
 def _heat_map(effects: Sequence[CellEffect], direction: Direction) -> HeatMap:
     drawn = [effect for effect in effects if effect.cell.direction == direction]
-    classes = sorted({effect.cell.label for effect in drawn})
+    largest: dict[str, float] = {}
+    for effect in drawn:
+        size = abs(effect.delta_accuracy) if effect.interval else -1 / effect.sources
+        largest[effect.cell.label] = max(size, largest.get(effect.cell.label, size))
+    classes = sorted(sorted(largest, key=lambda name: (-largest[name], name))[:MOST_CLASSES])
     by_place = {(effect.cell.factor, effect.cell.value, effect.cell.label): effect for effect in drawn}
     values = sorted({(effect.cell.factor, effect.cell.value) for effect in drawn})
     rows = [
         HeatRow(factor, value, [by_place.get((factor, value, name)) for name in classes]) for factor, value in values
     ]
-    return HeatMap(direction, classes, rows)
+    return HeatMap(direction, classes, rows, len(largest) - len(classes))
 
 
 def shade(effect: CellEffect) -> str:

@@ -176,7 +176,7 @@ def test_the_first_screen_says_what_was_tested_and_what_to_do(measured: Measured
 
 
 def test_the_hero_is_of_the_strongest_weakness(measured: Measured) -> None:
-    report = JobReport.model_validate_json(report_data(measured[3]) or "")
+    report = JobReport.model_validate_json(report_data(measured[3]) or b"")
     assert report.results == measured[2]
     assert report.pictures.hero == report.pictures.findings[0].counterfactuals[0]
     assert report.pictures.hero_model == "night-bus"
@@ -197,7 +197,7 @@ def test_the_picture_of_a_finding_shows_its_edit_best(measured: Measured) -> Non
 
 
 def pictures(page: str) -> ReportPictures:
-    return JobReport.model_validate_json(report_data(page) or "").pictures
+    return JobReport.model_validate_json(report_data(page) or b"").pictures
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.results.facets import Recent
+from gateway.results.recent import Recent
 
 
 def test_a_value_is_made_once_while_it_is_in_use() -> None:

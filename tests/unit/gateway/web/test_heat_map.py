@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.web.results import heat_maps, shade, side_by_side
+from gateway.web.results import MOST_CLASSES, heat_maps, shade, side_by_side
 from tests.support.figures import effect, results
 
 
@@ -47,3 +47,11 @@ def test_methods_stand_side_by_side_in_shared_cells_tested_ones_first_then_the_l
     shown = [[cell and round(100 * cell.delta_accuracy) for cell in row] for row in both.rows]
     assert shown == [[-9, -60], [-50, -40], [0, -90]]
     assert [figures.method for figures in both.methods] == ["dillema", "shifts"]
+
+
+def test_a_map_of_very_many_classes_has_those_with_the_largest_tested_effects() -> None:
+    small = [effect("night", -1, f"class {number:03}") for number in range(MOST_CLASSES)]
+    (to,) = heat_maps(results("dillema", *small, effect("night", -40, "zebra"), effect("night", -90, "few", sources=2)))
+    assert (len(to.classes), to.more) == (MOST_CLASSES, 2)
+    assert to.classes[-1] == "zebra"
+    assert "few" not in to.classes
