@@ -84,9 +84,10 @@ def show_report(
         if report is None or row.report_due:
             when = "is being written; ask again in a moment" if row.report_due else "is written when it is done"
             raise NotFound(f"the job is {row.state}; its report {when}")
-        results, key, test_set = report.results, report.object_key, jobs.describe_test_set(session, job)
-    if report_format == "md":
-        return _reply(job, report_format, report_markdown(results, test_set).encode())
+        if report_format == "md":
+            markdown = report_markdown(report.results, jobs.describe_test_set(session, job))
+            return _reply(job, report_format, markdown.encode())
+        key = report.object_key
     page = read_stored(gateway, key)
     return _reply(job, report_format, _data_of(page) if report_format == "json" else page)
 

@@ -53,7 +53,8 @@ class Contract(BaseModel):
     def _name_the_allowed(cls, value: Any) -> Any:
         if isinstance(value, dict) and cls.model_config.get("extra") == "forbid":
             fields = _input_fields(cls)
-            if unknown := sorted(str(name)[:50] for name in value.keys() - fields.accepted)[:5]:
+            if not fields.accepted.issuperset(value):
+                unknown = sorted(str(name)[:50] for name in value.keys() - fields.accepted)[:5]
                 raise ValueError(f"unknown field {', '.join(unknown)}; allowed are {', '.join(fields.current)}")
             for current, *earlier in fields.renamed:
                 if current in value and any(name in value for name in earlier):
