@@ -8,7 +8,6 @@ from research.papers.printed import (
     Reader,
     all_or_none,
     answered,
-    cannot,
     class_change,
     class_found,
     error,
@@ -17,6 +16,7 @@ from research.papers.printed import (
     retrained_accuracy,
     retrained_class,
     retrained_overlap,
+    usable_answers,
     valid_error,
     valid_of_flipped,
 )
@@ -58,7 +58,7 @@ IMAGENET: tuple[Printed, ...] = (
         "82.7 %",
         valid_of_flipped(METHOD, "dillema-resnet-18"),
     ),
-    Printed("III-B", "usable answers, both data sets", "2,380 of 2,500", cannot("studies count raters, not answers")),
+    Printed("III-B", "usable answers, both data sets", "2,380 of 2,500", usable_answers),
     Printed(
         "III-D",
         "ResNet18 retrained, originals, points",

@@ -97,6 +97,15 @@ class StudyRequest(Contract):
         Literal["accepted", "rendered", "misclassified"],
         Field(description="edits that the checks accept, all rendered ones, or accepted ones that a model gets wrong"),
     ] = "accepted"
+    model: Annotated[
+        Line | None,
+        Field(
+            min_length=1,
+            max_length=200,
+            description="with `misclassified`: the model under test that gets them wrong; default: any of them",
+            exclude_if=lambda name: name is None,
+        ),
+    ] = None
     element: Annotated[
         Line | None,
         Field(
@@ -147,6 +156,8 @@ class StudyRequest(Contract):
             raise ValueError(f"two questions are named {twice[0]}; give each its own name")
         if sum(question.label_kept for question in self.question_list) > 1:
             raise ValueError("only one question can have label_kept")
+        if self.model is not None and self.sample != "misclassified":
+            raise ValueError("model chooses misclassified edits; set sample to misclassified, or leave it out")
         if self.controls and self.label_question is None:
             raise ValueError("control items need a question with label_kept; mark one, or set controls to 0")
         return self

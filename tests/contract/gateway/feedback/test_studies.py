@@ -162,6 +162,9 @@ def test_dillema_s_study_asks_about_wrong_images_and_about_an_element_where_it_i
     edits = {item.counterfactual_id for item in items_of(small, study["id"]).values()}
     assert edits == wrong & accepted
     assert edits
+    study = make_study(small, {"per_method": 40, "sample": "misclassified", "model": "sound", "controls": 0})
+    by_one = {item.counterfactual_id for item in items_of(small, study["id"]).values() if item.kind == "edit"}
+    assert by_one < edits, "the other model gets buses at night wrong"
 
     study = make_study(small, {"per_method": 40, "element": "bus", "raters_per_item": 5, "controls": 4})
     items = items_of(small, study["id"])
@@ -348,6 +351,8 @@ def test_bad_files_change_nothing(unchanged: Gateway, content: bytes, status: in
         ({"questions": "imagenet"}, "questions"),
         ({"title": "tab\there"}, "control character"),
         ({"per_method": 0}, "per_method"),
+        ({"model": "sound"}, "set sample to misclassified"),
+        ({"model": "other", "sample": "misclassified"}, "no misclassified edits of dillema that 'other' gets wrong"),
         ({"consensus": 0.5}, "consensus"),
         ({"raters": 3}, "unknown field raters"),
     ],
