@@ -196,6 +196,9 @@ def _figures(row: QuestionFigures) -> tuple[str, str, str, str, str, str]:
         counts = str(row.no), str(row.undecided)
         answers = "" if row.answers is None else percent(row.answers.value)
         return percent(row.yes.value), _range(row.yes), *counts, percent(row.decided.value), answers
+    if row.no is not None and row.yes is None:
+        modes = "; ".join(f"{failure.words} {percent(failure.share.value)}" for failure in row.failures)
+        return modes, "", str(row.no), str(row.undecided), "", ""
     if row.mean is not None:
         return f"{row.mean.value:.2f}", f"{row.mean.low:.2f} to {row.mean.high:.2f}", "", "", "", ""
     return "", "", "", "", "", ""
