@@ -21,10 +21,6 @@ _GENDER = (
     "nephew bride groom waitress actress hostess stewardess housewife ballerina nun"
 )
 _PRONOUNS: Final = frozenset(("he", "him", "his", "she", "her"))  # count if nothing else says a gender
-_AGE = (
-    "elderly teen teenage teenaged teenager adolescent toddler baby infant kid child children adult youngster youth "
-    "pensioner"
-)
 # Nouns for people that say no characteristic, without those that also name things or stand before them ("an old coach",
 # "an old passenger train").
 _ROLE = (
@@ -33,18 +29,9 @@ _ROLE = (
     "artist actor clown photographer athlete cyclist biker motorcyclist skier snowboarder skater skateboarder surfer "
     "swimmer runner jogger hiker climber gymnast golfer wrestler goalkeeper referee musher spectator stranger"
 )
-_PRONOUNS: Final = frozenset(("he", "him", "his", "she", "her"))  # count if nothing else says a gender
 _AGE = (
     "elderly teen teenage teenaged teenager adolescent toddler baby infant kid child children adult youngster youth "
     "pensioner"
-)
-# Nouns for people that say no characteristic. Those that are also things or animals (coach, model, boxer) are left out.
-_ROLE = (
-    "human couple family families passenger commuter pupil student teacher professor doctor surgeon dentist nurse patient "
-    "soldier sailor pilot officer firefighter lifeguard farmer gardener builder engineer scientist astronaut mechanic "
-    "chef baker butcher barber tailor waiter vendor shopper customer tourist visitor musician singer guitarist drummer "
-    "dancer artist actor clown photographer athlete cyclist biker motorcyclist skier snowboarder skater skateboarder "
-    "surfer swimmer runner jogger hiker climber gymnast golfer wrestler goalkeeper referee musher spectator stranger"
 )
 _ANYWHERE: Final[Mapping[str, str]] = {  # group of each word
     word: group
