@@ -136,9 +136,8 @@ def _run(directory: Path, profile: str, arguments: list[str], publish: Path | No
         job = _print_and_run(["submit", *arguments, "--wait"]).splitlines()[0]
         _print_and_run(["report", job, "--out", str(page)])
         if publish is not None:
-            suite = f"demo-{job[:8]}"
-            _print_and_run(["suites", "create", job, "--name", suite])
-            _print_and_run(["suites", "publish", suite, str(publish), "--licence", "Apache-2.0", *ATTRIBUTION])
+            _print_and_run(["suites", "create", job, "--name", publish.name])
+            _print_and_run(["suites", "publish", publish.name, str(publish), "--licence", "Apache-2.0", *ATTRIBUTION])
         with contextlib.closing(Client(system.base_url)) as client:
             picture = draw_finding(client, job, directory / "finding.png")
             measured = client.results(job, {}, limit=1).metrics
