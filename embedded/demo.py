@@ -111,9 +111,7 @@ def run_demo(
     return _run(directory, "tiny", arguments, publish)
 
 
-def run_roads_demo(
-    directory: Path, count: int, kind: Kind = "segmentation", publish: Path | None = None
-) -> JobResults:
+def run_roads_demo(directory: Path, count: int, kind: Kind = "segmentation", publish: Path | None = None) -> JobResults:
     """The same on driving scenes: for segmenters, with masks, or for detectors, with boxes."""
     folder = roads_demo.write_demo(directory / "roads", roads_demo.demo_scenes(count))
     print(f"Drew {count} driving scenes into {folder}, with their {'boxes' if kind in BOXED else 'masks'}.")

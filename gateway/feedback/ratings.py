@@ -250,7 +250,7 @@ def sync_reviews(session: Session, study: Study) -> None:
 
 
 def _verdicts(session: Session, study: Study) -> dict[str, tuple[ReviewVerdict, FailureMode | None]]:
-    """The consensus on the label of each complete edit, and on what is wrong with it, which makes an unsure one invalid.
+    """The consensus on the label of each complete edit, and on what is wrong, which makes an unsure one invalid.
 
     The database counts the answers.
     """
@@ -314,7 +314,9 @@ def _failure_figures(
     counts = [Counter(answers[question.name] for answers in item) for item in rated]
     modes = [_agreed_mode(count, share) for count in counts]
     fine = sum(count["none"] >= share * count.total() - 1e-9 for count in counts)
-    shares = [(mode, clustered_rate(np.array([found == mode for found in modes], np.bool_), group)) for mode in FAILURE_MODES]
+    shares = [
+        (mode, clustered_rate(np.array([found == mode for found in modes], np.bool_), group)) for mode in FAILURE_MODES
+    ]
     return QuestionFigures(
         question=question.name,
         method=method,

@@ -16,18 +16,18 @@ from gateway.methods.words import PEOPLE, WORD
 CHECK: Final = "protected characteristic"
 _GENDER = (
     "male female man woman boy girl gentleman lady guy husband wife mother father mom dad son daughter brother sister "
-    "policeman policewoman fireman businessman businesswoman sportsman sportswoman fisherman salesman saleswoman cowboy "
-    "cowgirl mailman postman cameraman schoolboy schoolgirl grandmother grandfather grandma grandpa aunt uncle niece "
-    "nephew bride groom waitress actress hostess stewardess housewife ballerina nun"
+    "policeman policewoman fireman businessman businesswoman sportsman sportswoman fisherman salesman saleswoman "
+    "cowboy cowgirl mailman postman cameraman schoolboy schoolgirl grandmother grandfather grandma grandpa aunt uncle "
+    "niece nephew bride groom waitress actress hostess stewardess housewife ballerina nun"
 )
 _PRONOUNS: Final = frozenset(("he", "him", "his", "she", "her"))  # count if nothing else says a gender
 # Nouns for people that say no characteristic, without those that also name things or stand before them ("an old coach",
 # "an old passenger train").
 _ROLE = (
     "human couple pupil student teacher professor surgeon nurse soldier sailor officer firefighter lifeguard farmer "
-    "gardener engineer scientist astronaut mechanic chef waiter vendor shopper musician singer guitarist drummer dancer "
-    "artist actor clown photographer athlete cyclist biker motorcyclist skier snowboarder skater skateboarder surfer "
-    "swimmer runner jogger hiker climber gymnast golfer wrestler goalkeeper referee musher spectator stranger"
+    "gardener engineer scientist astronaut mechanic chef waiter vendor shopper musician singer guitarist drummer "
+    "dancer artist actor clown photographer athlete cyclist biker motorcyclist skier snowboarder skater skateboarder "
+    "surfer swimmer runner jogger hiker climber gymnast golfer wrestler goalkeeper referee musher spectator stranger"
 )
 _AGE = (
     "elderly teen teenage teenaged teenager adolescent toddler baby infant kid child children adult youngster youth "

@@ -40,8 +40,8 @@ class Question(Contract):
     kind: Annotated[
         QuestionKind,
         Field(
-            description="yes_no: yes, no or unsure; scale: 1 to 5; failure: none, a mode of LANCE's figure 12, or unsure, "
-            "whose consensus for a mode counts in the review"
+            description="yes_no: yes, no or unsure; scale: 1 to 5; failure: none, a mode of LANCE's figure 12, or "
+            "unsure, whose consensus for a mode counts in the review"
         ),
     ] = "yes_no"
     low: Annotated[Line, Field(max_length=50, description="what 1 means")] = ""

@@ -171,7 +171,9 @@ def test_raters_name_failure_modes_which_count_in_the_reviews(small: Gateway) ->
     results = small.client.get(f"/studies/{study['id']}/results").json()
     (row,) = [row for row in results["figures"] if row["question"] == "failure"]
     assert (row["items"], row["undecided"], row["no"]) == (10, 1, 8)
-    assert [(share["mode"], share["share"]["count"], share["share"]["n"]) for share in row["failures"]] == [("bias", 1, 10)]
+    assert [(share["mode"], share["share"]["count"], share["share"]["n"]) for share in row["failures"]] == [
+        ("bias", 1, 10)
+    ]
     reviews = small.client.get("/jobs/drawn/reviews").json()["reviews"]
     assert Counter(review["failure"] for review in reviews) == {None: 9, "bias": 1}
     assert "the generator's bias" in small.client.get("/jobs/drawn/studies/view").text.replace("&#39;", "'")
