@@ -61,14 +61,14 @@ IMAGENET: tuple[Printed, ...] = (
     Printed("III-B", "usable answers, both data sets", "2,380 of 2,500", usable_answers),
     Printed(
         "III-D",
-        "ResNet18 retrained, originals, points",
-        "+20.19",
+        "ResNet18 retrained, originals",
+        "+20.19 %",
         retrained_accuracy("dillema-resnet-18", "originals"),
     ),
     Printed(
         "III-D",
-        "ResNet18 retrained, counterfactuals, points",
-        "+52.27",
+        "ResNet18 retrained, counterfactuals",
+        "+52.27 %",
         retrained_accuracy("dillema-resnet-18", "counterfactuals"),
     ),
     Printed("III-A", "GPU hours (A10G) for 125,000 images", "96", hours(METHOD)),

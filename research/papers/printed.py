@@ -149,7 +149,7 @@ def retrained_accuracy(model: str, judged_on: SetName) -> Reader:
 
     def cell(view: RepairView) -> str:
         before, after = (_arm_accuracy(view, judged_on, arm) for arm in ("before", "repaired"))
-        return NOTHING if before is None or after is None else points(after - before)
+        return NOTHING if before is None or after is None else f"{points(after - before)} points"
 
     return lambda measured: (
         _joined((view.request.model, cell(view)) for view in measured.repairs if view.request.model == model)

@@ -219,7 +219,7 @@ def test_dillemas_numbers_stand_beside_those_of_the_job() -> None:
     assert rows["labels kept (300 images)"][1] == "98 % (47/48; 89–100); 2 of 50 without consensus"
     assert rows["labels kept where ResNet18 fails (100 images)"] == ("82.7 %", "82.7 % by reviews")
     assert rows["mean error, DILLEMA"] == ("47.0 %", "–"), "a mean of three models, of which the job has one"
-    assert rows["ResNet18 retrained, originals, points"] == ("+20.19", "retrain with --repair")
+    assert rows["ResNet18 retrained, originals"] == ("+20.19 %", "retrain with --repair")
     assert rows["usable answers, both data sets"] == ("2,380 of 2,500", "57 of 60")
 
     wrong = study.model_copy(update={"decided": wilson(30, 36), "undecided": 14})
