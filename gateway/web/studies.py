@@ -36,9 +36,9 @@ FIELDS = (
     "raters_per_item", "items_per_rater", "consensus", "controls", "attention", "least_control_score",
 )  # fmt: skip
 MAX_FIELDS = 40
-_MODES = {mode: words[0].upper() + words[1:] for mode, words in FAILURE_MODES.items()}
+_MODES: dict[str, str] = {mode: words[0].upper() + words[1:] for mode, words in FAILURE_MODES.items()}
 WORDS = {"yes": "Yes", "no": "No", "unsure": "Cannot tell", "none": "Nothing", **_MODES}
-KEYS = {"yes": "y", "no": "n", "unsure": "u", "none": "0", **dict(zip(FAILURE_MODES, "lmpcg", strict=True))}
+KEYS = {"yes": "y", "no": "n", "unsure": "u", "none": "0", **dict(zip(_MODES, "lmpcg", strict=True))}
 # The address must not reach other sites; with `no-referrer` browsers would send the form without its origin.
 REFERRER = {"Referrer-Policy": "same-origin", "X-Robots-Tag": "noindex"}
 
