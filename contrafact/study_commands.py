@@ -38,6 +38,7 @@ def create(
     title: Annotated[str, typer.Option(help="shown to raters; default: the task description")] = DEFAULTS.title,
     method: Annotated[list[str] | None, typer.Option(help="default: all of the job; may be repeated")] = None,
     sample: Annotated[str, typer.Option(help="accepted edits, rendered, or misclassified")] = DEFAULTS.sample,
+    model: Annotated[str | None, typer.Option(help="misclassified by this model; default: by any")] = None,
     element: Annotated[
         str | None, typer.Option(help="ask about this class, in images that show it; gives no reviews")
     ] = None,
@@ -64,7 +65,7 @@ def create(
         fields = {"questions": _questions(questions), "title": title, "methods": method or None, "sample": sample}
         fields |= {"per_method": per_method, "raters_per_item": raters_per_item, "items_per_rater": items_per_rater}
         fields |= {"element": element, "consensus": consensus, "controls": controls, "attention": attention}
-        fields |= {"least_control_score": least_control_score, "per_factor": per_factor}
+        fields |= {"least_control_score": least_control_score, "per_factor": per_factor, "model": model}
         view = client.create_study(job, StudyRequest.model_validate(fields))
         messages.print(f"{view.items} edits, and for each rater {sum(view.control_items.values())} control items")
         print(view.model_dump_json() if as_json else view.id)
@@ -195,6 +196,9 @@ def _figures(row: QuestionFigures) -> tuple[str, str, str, str, str, str]:
         counts = str(row.no), str(row.undecided)
         answers = "" if row.answers is None else percent(row.answers.value)
         return percent(row.yes.value), _range(row.yes), *counts, percent(row.decided.value), answers
+    if row.no is not None and row.yes is None:
+        modes = "; ".join(f"{failure.words} {percent(failure.share.value)}" for failure in row.failures)
+        return modes, "", str(row.no), str(row.undecided), "", ""
     if row.mean is not None:
         return f"{row.mean.value:.2f}", f"{row.mean.low:.2f} to {row.mean.high:.2f}", "", "", "", ""
     return "", "", "", "", "", ""

@@ -100,7 +100,9 @@ def publish(
     """Write a suite as a data set for the Hugging Face Hub: parquet, card with licences and provenance, Croissant."""
     release = Release(licence=licence, attribution=attribution)
     with open_client(url, api_key) as client, tempfile.TemporaryFile() as archive:
-        folder.mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise ValueError(f"{folder} is not empty; choose a new folder")
         client.publish_suite(suite, release, archive)
         archive.seek(0)
         with tarfile.open(fileobj=archive) as members:

@@ -7,6 +7,7 @@ the demo shows whether Contrafact finds it. It uses the public commands and prin
     python -m embedded.demo --classes bus,car --per-class 44 --value weather=night     # smaller: one change
     python -m embedded.demo --domain roads [--images 60]     # segmenters, on driving scenes with masks
     python -m embedded.demo --domain roads --kind detection  # detectors, on driving scenes with boxes
+    python -m embedded.demo --publish demo-suite             # its counterfactuals as a data set, as releases have it
 
 Draw a job's first finding as one picture: source, null arm and counterfactual with their predictions.
 
@@ -62,10 +63,23 @@ NIGHT = {
     "replaces": ["by day", "during the day", "at sunset"],
 }
 WEATHER = ("--design", "free", "--set", 'factors=["weather"]')
+ATTRIBUTION = ("--attribution", "Pictures drawn by Contrafact, and their counterfactuals by its small models.")
 
 
 def main() -> None:
     """Parse the command line and run the demo."""
+    options = read_options()
+    started = time.monotonic()
+    if options.domain == "roads":
+        run_roads_demo(options.directory, options.images, options.kind, options.publish)
+    else:
+        run_demo(options.directory, options.per_class, options.classes.split(","), options.value, options.publish)
+    print(f"\n{time.monotonic() - started:.0f} seconds in all.")
+    end_process()
+
+
+def read_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options of the command line, or of `arguments`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--directory", type=Path, default=Path("contrafact-demo"), help="folder for all output")
     parser.add_argument("--classes", default=",".join(CLASSES), help="of the source images; both models know all three")
@@ -74,26 +88,30 @@ def main() -> None:
     add_domain(parser)
     parser.add_argument("--images", type=int, default=60, help="driving scenes")
     parser.add_argument("--kind", choices=("segmentation", "detection"), default="segmentation", help="of the roads")
-    options = parser.parse_args()
-    started = time.monotonic()
-    if options.domain == "roads":
-        run_roads_demo(options.directory, options.images, options.kind)
-    else:
-        run_demo(options.directory, options.per_class, options.classes.split(","), options.value)
-    print(f"\n{time.monotonic() - started:.0f} seconds in all.")
-    end_process()
+    parser.add_argument("--publish", type=Path, help="a new folder for the job's counterfactuals as a data set")
+    return parser.parse_args(arguments)
 
 
-def run_demo(directory: Path, per_class: int, classes: Sequence[str] = CLASSES, value: str | None = None) -> JobResults:
-    """Draw the pictures, run the job, print the findings and write the report. Returns the job's results."""
+def run_demo(
+    directory: Path,
+    per_class: int,
+    classes: Sequence[str] = CLASSES,
+    value: str | None = None,
+    publish: Path | None = None,
+) -> JobResults:
+    """Draw the pictures, run the job, print the findings and write the report. Returns the job's results.
+
+    `publish`: a new folder for the data set of its counterfactuals.
+    """
     images = directory / "images"
     write_demo(images, classes, per_class)
     print(f"Drew {per_class * len(classes)} pictures into {images}, with their labels in manifest.csv.")
     changes = WEATHER if value is None else ["--design", "balanced", "--value", value]
-    return _run(directory, "tiny", [str(images), "--labels", str(images / "manifest.csv"), "--task", TASK, *changes])
+    arguments = [str(images), "--labels", str(images / "manifest.csv"), "--task", TASK, *changes]
+    return _run(directory, "tiny", arguments, publish)
 
 
-def run_roads_demo(directory: Path, count: int, kind: Kind = "segmentation") -> JobResults:
+def run_roads_demo(directory: Path, count: int, kind: Kind = "segmentation", publish: Path | None = None) -> JobResults:
     """The same on driving scenes: for segmenters, with masks, or for detectors, with boxes."""
     folder = roads_demo.write_demo(directory / "roads", roads_demo.demo_scenes(count))
     print(f"Drew {count} driving scenes into {folder}, with their {'boxes' if kind in BOXED else 'masks'}.")
@@ -104,10 +122,10 @@ def run_roads_demo(directory: Path, count: int, kind: Kind = "segmentation") -> 
         arguments = [*truth, "--task", DETECTION_TASK, *models, *night]
     else:
         arguments = [str(folder), "--masks", str(folder / "classes.json"), "--task", ROADS_TASK, *WEATHER]
-    return _run(directory, "tiny-roads", arguments)
+    return _run(directory, "tiny-roads", arguments, publish)
 
 
-def _run(directory: Path, profile: str, arguments: list[str]) -> JobResults:
+def _run(directory: Path, profile: str, arguments: list[str], publish: Path | None) -> JobResults:
     """Run one job by `contrafact submit` on an embedded system with a shipped profile."""
     page = directory / "report.html"
     print("Starting gateway, worker and four model services in this process ...\n")
@@ -115,6 +133,9 @@ def _run(directory: Path, profile: str, arguments: list[str]) -> JobResults:
         os.environ["CONTRAFACT_URL"] = system.base_url
         job = _print_and_run(["submit", *arguments, "--wait"]).splitlines()[0]
         _print_and_run(["report", job, "--out", str(page)])
+        if publish is not None:
+            _print_and_run(["suites", "create", job, "--name", publish.name])
+            _print_and_run(["suites", "publish", publish.name, str(publish), "--licence", "Apache-2.0", *ATTRIBUTION])
         with contextlib.closing(Client(system.base_url)) as client:
             picture = draw_finding(client, job, directory / "finding.png")
             measured = client.results(job, {}, limit=1).metrics

@@ -66,7 +66,7 @@ def invite(session: Session, owner: str, study_id: str, count: int) -> Invitatio
     edits = [row.id for row in items if row.kind == "edit"]
     checks = [row.id for row in items if row.kind != "edit"]
     scores = load_scores(session, study)
-    answered = count_usable(session, study, scores)
+    answered = count_usable(session, study, scores, study.request.label_question)
     assigned = Counter(item for rater in raters if not scores[rater.id].failed for item in rater.items)
     invitations = []
     for _ in range(count):

@@ -17,6 +17,7 @@ from gateway.analysis.effects import Integers
 from gateway.database.table_base import utc_now
 from gateway.database.tables import Answer, Counterfactual, SourceImage, Study, StudyItem, StudyRater
 from gateway.feedback.answers import is_answer
+from shared.schemas.results import FAILURE_MODES, FailureMode, FailureShare
 from shared.schemas.reviews import ReviewRequest, ReviewVerdict
 from shared.schemas.studies import (
     ATTENTION,
@@ -35,7 +36,7 @@ from shared.seeds import derive_seed
 Answers = Mapping[str, str]  # by the name of the question
 EXPECTED: Mapping[ItemKind, str] = {"null": "yes", "broken": "no"}
 CHECKS: tuple[ItemKind, ...] = (*EXPECTED, "attention")
-_SCALES: Mapping[QuestionKind, Scale] = {"yes_no": "nominal", "scale": "ordinal"}
+_SCALES: Mapping[QuestionKind, Scale] = {"yes_no": "nominal", "scale": "ordinal", "failure": "nominal"}
 _VERDICTS: Mapping[int, ReviewVerdict] = {1: "valid", -1: "invalid", 0: "unsure"}
 
 
@@ -124,10 +125,12 @@ def load_scores(session: Session, study: Study) -> dict[str, RaterScore]:
     return score_raters(study.request, kinds, load_answers(session, study, CHECKS))[0]
 
 
-def count_usable(session: Session, study: Study, scores: Mapping[str, RaterScore]) -> dict[str, Counter[str]]:
-    """How many raters who count answered each item, by their answer about the label ("" without such a question)."""
-    a, label = Answer, study.request.label_question
-    answer = literal("") if label is None else a.content[label.name].as_string()
+def count_usable(
+    session: Session, study: Study, scores: Mapping[str, RaterScore], question: Question | None
+) -> dict[str, Counter[str]]:
+    """How many raters who count answered each item, by their answer to a question ("" without one)."""
+    a = Answer
+    answer = literal("") if question is None else a.content[question.name].as_string()
     usable = [rater for rater, score in scores.items() if not score.excluded]
     counted = select(a.item, answer.label("answer"), func.count()).where(is_rating(study), a.author.in_(usable))
     counted = counted.group_by(a.item, "answer")
@@ -237,25 +240,42 @@ def sync_reviews(session: Session, study: Study) -> None:
     if outdated := sorted(set(stored) - set(agreed_verdicts)):
         session.execute(delete(Answer).where(*by_study, Answer.item.in_(outdated)))
     key = {"job_id": study.job_id, "kind": "review", "author": study.reviewer, "study_id": study.id}
-    for edit, verdict in agreed_verdicts.items():
-        review = ReviewRequest(verdict=verdict, note=f"consensus of study {study.id}").model_dump()
+    for edit, (verdict, failure) in agreed_verdicts.items():
+        note = f"consensus of study {study.id}"
+        review = ReviewRequest(verdict=verdict, failure=failure, note=note).model_dump()
         if edit not in stored:
             session.add(Answer(item=edit, content=review, **key))
         elif stored[edit].content != review:
             stored[edit].content, stored[edit].answered_at = review, utc_now()
 
 
-def _verdicts(session: Session, study: Study) -> dict[str, ReviewVerdict]:
-    """The consensus on the label of each complete edit. The database counts the answers."""
-    i = StudyItem
-    counts = count_usable(session, study, load_scores(session, study))
+def _verdicts(session: Session, study: Study) -> dict[str, tuple[ReviewVerdict, FailureMode | None]]:
+    """The consensus on the label of each complete edit, and on what is wrong, which makes an unsure one invalid.
+
+    The database counts the answers.
+    """
+    i, request = StudyItem, study.request
+    scores = load_scores(session, study)
+    counts = count_usable(session, study, scores, request.label_question)
+    modes = {} if request.failure_question is None else count_usable(session, study, scores, request.failure_question)
     edits = session.execute(select(i.id, i.counterfactual_id).where(i.study_id == study.id, i.kind == "edit")).all()
     needed = study.request.raters_per_item
-    complete = {edit: counts[item] for item, edit in edits if item in counts and counts[item].total() >= needed}
+    complete = {item: counts[item] for item, _ in edits if item in counts and counts[item].total() >= needed}
     columns = [[row["yes"], row["no"], row.total()] for row in complete.values()]
     yes, no, answers = np.array(columns, np.int64).reshape(-1, 3).T
-    verdicts = consensus(yes, no, answers, study.request.consensus)
-    return {edit: _VERDICTS[int(verdict)] for edit, verdict in zip(complete, verdicts, strict=True)}
+    agreed = dict(zip(complete, consensus(yes, no, answers, request.consensus), strict=True))
+    verdicts: dict[str, tuple[ReviewVerdict, FailureMode | None]] = {}
+    for item, edit in edits:
+        if item in agreed:
+            verdict, failure = _VERDICTS[int(agreed[item])], _agreed_mode(modes.get(item, Counter()), request.consensus)
+            verdicts[edit] = ("invalid" if failure is not None and verdict == "unsure" else verdict, failure)
+    return verdicts
+
+
+def _agreed_mode(counts: Counter[str], share: float) -> FailureMode | None:
+    """The failure mode that `share` of an item's raters name."""
+    needed = share * counts.total() - 1e-9
+    return next((mode for mode in FAILURE_MODES if counts[mode] and counts[mode] >= needed), None)
 
 
 def figures(
@@ -271,6 +291,8 @@ def figures(
         return QuestionFigures(
             question=question.name, method=method, items=len(items), mean=mean_rating(means, group, seed)
         )
+    if question.kind == "failure":
+        return _failure_figures(question, method, [complete[item.id] for item in items], group, share)
     agreed = _consensus(question, items, complete, share)
     answers = np.repeat(np.tile([True, False, False], len(items)), counts.ravel())
     return QuestionFigures(
@@ -282,6 +304,26 @@ def figures(
         undecided=int((agreed == 0).sum()),
         decided=clustered_rate(agreed[agreed != 0] == 1, group[agreed != 0]),
         answers=clustered_rate(answers, np.repeat(group, counts.sum(axis=1))),
+    )
+
+
+def _failure_figures(
+    question: Question, method: str, rated: Sequence[Sequence[Answers]], group: Integers, share: float
+) -> QuestionFigures:
+    """How many items have a consensus for each failure mode, and for none."""
+    counts = [Counter(answers[question.name] for answers in item) for item in rated]
+    modes = [_agreed_mode(count, share) for count in counts]
+    fine = sum(count["none"] >= share * count.total() - 1e-9 for count in counts)
+    shares = [
+        (mode, clustered_rate(np.array([found == mode for found in modes], np.bool_), group)) for mode in FAILURE_MODES
+    ]
+    return QuestionFigures(
+        question=question.name,
+        method=method,
+        items=len(counts),
+        no=fine,
+        undecided=len(counts) - fine - sum(mode is not None for mode in modes),
+        failures=[FailureShare(mode=mode, share=rate) for mode, rate in shares if rate.count],
     )
 
 
@@ -307,8 +349,8 @@ def _agreement(study_id: str, question: Question, ratings: Ratings) -> Agreement
     usable = ratings.usable
     items = [item for item in ratings.edits if len(usable.get(item.id, ())) >= 2]
     counts = _counts(question, [usable[item.id] for item in items])
-    if question.kind == "yes_no":
-        counts = counts[:, :2]  # "cannot tell" is a missing answer
+    if question.kind != "scale":
+        counts = counts[:, :-1]  # "cannot tell" is a missing answer
     scale, answers = _SCALES[question.kind], counts.sum(axis=1)
     interval = alpha_interval(counts, scale, _groups(items), derive_seed("alpha", study_id, question.name))
     low, high = interval or (None, None)

@@ -111,6 +111,7 @@ def _sample_items(session: Session, job: Job, study_id: str, request: StudyReque
     edits = [edit for name in request.methods or names for edit in _sampled(session, job, request, name)]
     if not edits:
         shown = f" whose images show {request.element!r}" if request.element else ""
+        shown += f" that {request.model!r} gets wrong" if request.model else ""
         raise InvalidInput(f"the job has no {request.sample} edits of {', '.join(request.methods or names)}{shown}")
     items = [_item(study_id, "edit", edit, edit.image_digest) for edit in edits]
     nulls = list(islice(_nulls(session, job, edits, request.element), request.controls))
@@ -158,6 +159,7 @@ def _edits(job: Job, request: StudyRequest, method: str) -> Select[Counterfactua
         p, truth = Prediction, SourceImage
         wrong = select(p.id).join(truth, p.source_image_id == truth.id).where(p.counterfactual_id == c.id)
         wrong = wrong.where(p.predicted != truth.ground_truth, p.model.not_in(job.stored_spec.reference_models))
+        wrong = wrong if request.model is None else wrong.where(p.model == request.model)
         edits = edits.where(wrong.correlate(c).exists())
     return edits.order_by(c.id)
 

@@ -16,19 +16,33 @@ from gateway.methods.words import PEOPLE, WORD
 CHECK: Final = "protected characteristic"
 _GENDER = (
     "male female man woman boy girl gentleman lady guy husband wife mother father mom dad son daughter brother sister "
-    "policeman policewoman fireman businessman businesswoman sportsman fisherman salesman cowboy"
+    "policeman policewoman fireman businessman businesswoman sportsman sportswoman fisherman salesman saleswoman "
+    "cowboy cowgirl mailman postman cameraman schoolboy schoolgirl grandmother grandfather grandma grandpa aunt uncle "
+    "niece nephew bride groom waitress actress hostess stewardess housewife ballerina nun"
 )
 _PRONOUNS: Final = frozenset(("he", "him", "his", "she", "her"))  # count if nothing else says a gender
-_AGE = "elderly teen teenage teenaged teenager adolescent toddler baby infant kid child children adult youngster"
+# Nouns for people that say no characteristic, without those that also name things or stand before them ("an old coach",
+# "an old passenger train").
+_ROLE = (
+    "human couple pupil student teacher professor surgeon nurse soldier sailor officer firefighter lifeguard farmer "
+    "gardener engineer scientist astronaut mechanic chef waiter vendor shopper musician singer guitarist drummer "
+    "dancer artist actor clown photographer athlete cyclist biker motorcyclist skier snowboarder skater skateboarder "
+    "surfer swimmer runner jogger hiker climber gymnast golfer wrestler goalkeeper referee musher spectator stranger"
+)
+_AGE = (
+    "elderly teen teenage teenaged teenager adolescent toddler baby infant kid child children adult youngster youth "
+    "pensioner"
+)
 _ANYWHERE: Final[Mapping[str, str]] = {  # group of each word
     word: group
     for group, words in {
         "gender": f"{_GENDER} transgender",
         "age": _AGE,
         "ethnicity": "race racial ethnic african asian arab caucasian hispanic latino latina",
-        "religion": "jew jewish muslim islamic christian hindu buddhist sikh hijab burqa turban",
-        "orientation": "gay lesbian bisexual",
-        "disability": "disabled disability blind deaf wheelchair",
+        "religion": "jew jewish muslim islamic christian catholic hindu buddhist sikh hijab burqa niqab turban kippah "
+        "rabbi imam priest nun monk",
+        "orientation": "gay lesbian bisexual homosexual",
+        "disability": "disabled disability blind deaf wheelchair amputee prosthetic paralysed paralyzed",
         "pregnancy": "pregnant",
     }.items()
     for word in words.split()
@@ -38,7 +52,7 @@ _OF_PEOPLE: Final[Mapping[str, str]] = {
     "ethnicity": "black|white|brown|chinese|japanese|korean|indian|mexican|european|american|middle[- ]eastern|"
     "indigenous|(?:dark|light|pale|fair|black|white|brown)[- ]skin(?:ned)?",
 }
-_NOUN = "|".join([PEOPLE, "men", "women", "ladies", *_GENDER.split()[2:], *_AGE.split()[2:]])
+_NOUN = "|".join([PEOPLE, "men", "women", "ladies", *_GENDER.split()[2:], *_AGE.split()[2:], *_ROLE.split()])
 _PERSON = re.compile(rf"\b(?:{_NOUN})s?\b")
 _ANY = "|".join(_OF_PEOPLE.values())
 _ATTRIBUTES: Final = {  # before the noun, with other such words in between; or a skin, which is a person's anyway

@@ -1,6 +1,7 @@
 """What each step of a method gets right, as DILLEMA's first research question asks (arXiv 2502.04378, RQ1).
 
-captions       elements of the ground truth that they name; and of the classes that they name, those not in the mask
+captions       elements of the ground truth that they name; and of the classes that they name, those not in the mask.
+               Not judged by a label that the method puts into them (`label_aware`)
 keywords       phrases that may change; hallucinated if the caption does not have them
 alternatives   phrases in their place; hallucinated if they name another class
 new captions   hallucinated if they name another class than the caption
@@ -23,6 +24,7 @@ from gateway.analysis.certainty import clustered_rate
 from gateway.database.tables import Counterfactual, Job, SourceImage
 from gateway.feedback.reviews import Reviews
 from gateway.methods import METHODS
+from gateway.methods.lance import LanceParameters
 from gateway.methods.words import in_captions, names_class
 from shared.schemas.effects import Rate
 from shared.schemas.results import Step, StepFigures
@@ -34,6 +36,8 @@ Outcomes = dict[tuple[str, Step, bool], list[tuple[str, bool]]]  # method, step,
 def steps_of(session: Session, job: Job, reviews: Reviews) -> dict[str, list[StepFigures]]:
     """The steps of each method that has reviews."""
     methods = {review.method for review in reviews.by_edit.values()}
+    parameters = {method.name: method.parameters for method in job.methods}
+    labelled = {name for name, given in parameters.items() if isinstance(given, LanceParameters) and given.label_aware}
     c, s = Counterfactual, SourceImage
     rows = select(
         c.id, c.method, s.id, c.changes, c.caption, c.new_caption, c.check, c.image_digest.is_not(None),
@@ -45,7 +49,8 @@ def steps_of(session: Session, job: Job, reviews: Reviews) -> dict[str, list[Ste
     for edit, method, source, changes, caption, new_caption, check, rendered, truth, mask in session.execute(rows):
         if (method, source) not in captions:
             captions.add((method, source))
-            _add_caption(outcomes, method, source, caption, mask or ([truth] if truth else []), job.classes, mask)
+            truths = mask or ([truth] if truth and method not in labelled else [])
+            _add_caption(outcomes, method, source, caption, truths, job.classes, mask)
         refused = not rendered and bool(check)
         reached: Step = "new captions" if new_caption else "alternatives" if _replaced(changes) else "keywords"
         for step in _steps(method, reached):

@@ -27,6 +27,7 @@ from gateway.feedback import raters, ratings, studies
 from gateway.jobs import jobs
 from gateway.web.rendering import render
 from shared.problems import InvalidInput, Malformed, NotFound, Problem
+from shared.schemas.results import FAILURE_MODES
 from shared.schemas.studies import ATTENTION, CHOICES, QUESTIONS, InvitationsRequest, Side, StudyRequest, StudyView
 
 OWN_QUESTIONS = "own"
@@ -35,8 +36,9 @@ FIELDS = (
     "raters_per_item", "items_per_rater", "consensus", "controls", "attention", "least_control_score",
 )  # fmt: skip
 MAX_FIELDS = 40
-WORDS = {"yes": "Yes", "no": "No", "unsure": "Cannot tell"}
-KEYS = {"yes": "y", "no": "n", "unsure": "u"}
+_MODES: dict[str, str] = {mode: words[0].upper() + words[1:] for mode, words in FAILURE_MODES.items()}
+WORDS = {"yes": "Yes", "no": "No", "unsure": "Cannot tell", "none": "Nothing", **_MODES}
+KEYS = {"yes": "y", "no": "n", "unsure": "u", "none": "0", **dict(zip(_MODES, "lmpcg", strict=True))}
 # The address must not reach other sites; with `no-referrer` browsers would send the form without its origin.
 REFERRER = {"Referrer-Policy": "same-origin", "X-Robots-Tag": "noindex"}
 
@@ -254,7 +256,7 @@ def _rating_page(
         choices=CHOICES,
         words=WORDS,
         keys=KEYS,
-        attention={question.kind: ATTENTION[question.kind] for question in request.question_list},
+        attention={ATTENTION[question.kind]: question.kind for question in request.question_list},
     )
     page.headers.update(REFERRER)
     return page

@@ -130,7 +130,7 @@ def object_repairs(measured: Sequence[MeasuredObjectRepairs]) -> str:
     parts = [
         "### What retraining wins (DILLEMA, third question)\n\n"
         "Right on renders of the planted class: as it is, with the planted value truly there, then with it after equal "
-        "steps of each arm ([repair](repair.md)). The paper: +52.27 points on generated images."
+        "steps of each arm ([repair](repair.md)). The paper: +52.27 % on generated images."
     ]
     for measurement in measured:
         parts += [object_table(measurement), _before_and_after(measurement)]

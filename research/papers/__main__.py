@@ -88,7 +88,9 @@ def write(client: Client, kit: Kit, job: JobDetail, results: JobResults, options
     page.write_text(tables_page(kit, measured, options.seed), encoding="utf-8")
     print(page)
     if options.repair:
-        repairs = [run_repair(client, job.id, RepairRequest(model=model, steps=options.steps)) for model in job.models]
+        training = {"recipe": kit.recipe} if options.recipe else {"steps": options.steps}
+        requests = [RepairRequest.model_validate({"model": model, **training}) for model in job.models]
+        repairs = [run_repair(client, job.id, request) for request in requests]
         page.write_text(tables_page(kit, replace(measured, repairs=repairs), options.seed), encoding="utf-8")
 
 
@@ -128,6 +130,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--features", help="CLIP weights for KID: a Hub id or a folder; without it KID is left out")
     parser.add_argument("--repair", action="store_true", help="retrain each model on its counterfactuals, and judge it")
     parser.add_argument("--steps", type=int, default=200, help="of the retraining")
+    parser.add_argument("--recipe", action="store_true", help="retrain as the paper prints, in place of --steps")
     parser.add_argument("--pilot", type=_positive, default=8, help="source images that measure the cost")
     parser.add_argument("--yes", action="store_true", help="start without asking")
     parser.add_argument("--seed", type=int, default=0)

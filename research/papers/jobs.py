@@ -186,7 +186,10 @@ def cost_of(job: JobDetail, results: JobResults, images: int) -> PilotCost:
 
 
 def run_repair(client: Client, job: str, request: RepairRequest) -> RepairView:
-    """Retrain a model on a job's counterfactuals, or find an earlier repair. Raises RuntimeError without a result."""
-    earlier = [view for view in client.repairs(200).repairs if view.job == job and view.model == request.model]
+    """Retrain a model on a job's counterfactuals, or find an earlier repair of the same request.
+
+    Raises RuntimeError without a result.
+    """
+    earlier = [view for view in client.repairs(200).repairs if view.job == job and view.request == request]
     usable = next((view for view in earlier if view.state in ("running", "done")), None)
     return wait_for_repair(client, usable or client.begin_repair(job, request))

@@ -149,7 +149,7 @@ def retrained_accuracy(model: str, judged_on: SetName) -> Reader:
 
     def cell(view: RepairView) -> str:
         before, after = (_arm_accuracy(view, judged_on, arm) for arm in ("before", "repaired"))
-        return NOTHING if before is None or after is None else points(after - before)
+        return NOTHING if before is None or after is None else f"{points(after - before)} points"
 
     return lambda measured: (
         _joined((view.request.model, cell(view)) for view in measured.repairs if view.request.model == model)
@@ -227,12 +227,16 @@ def hours(method: str) -> Reader:
     return read
 
 
-def answered(question: str, method: str, factor: str = "", element: str | None = None) -> Reader:
+def answered(
+    question: str, method: str, factor: str = "", element: str | None = None, misclassified_by: str | None = None
+) -> Reader:
     """What people answered to a question of a study: a mean, or the share of items with a consensus for yes.
 
     `factor`: of the edits of one factor, in a study by factors. `element`: in a study of that class alone.
+    `misclassified_by`: in a study of the edits that this model gets wrong; "" if there is none.
     """
     where = (question, method, factor)
+    sample = "accepted" if misclassified_by is None else "misclassified"
 
     def read(measured: Measured) -> str:
         figures = [
@@ -240,10 +244,12 @@ def answered(question: str, method: str, factor: str = "", element: str | None =
             for request, study in measured.studies
             for figures in study.figures
             if request.element == element
-            and request.sample == "accepted"
+            and (request.sample, request.model) == (sample, misclassified_by)
             and (figures.question, figures.method, figures.factor) == where
             and figures.items
         ]
+        if not figures and misclassified_by is not None:
+            return ""
         if not figures:
             return f"no study with --element {element}" if element else NO_STUDY_BY_FACTOR if factor else NO_STUDY
         newest = figures[0]
@@ -255,10 +261,21 @@ def answered(question: str, method: str, factor: str = "", element: str | None =
     return read
 
 
+def usable_answers(measured: Measured) -> str:
+    """How many ratings, control items included, are by raters who count, in all studies of the job."""
+    raters = [rater for _, study in measured.studies for rater in study.raters]
+    answers = sum(rater.answered for rater in raters)
+    usable = sum(rater.answered for rater in raters if not rater.excluded)
+    return f"{usable:,} of {answers:,}" if answers else NO_STUDY
+
+
 def valid_of_flipped(method: str, model: str) -> Reader:
-    """The share of a model's failures that people find valid, by reviews."""
+    """The share of a model's failures that people find valid, by a study of them, or else by reviews."""
+    by_study = answered("label_kept", method, misclassified_by=model)
 
     def read(measured: Measured) -> str:
+        if text := by_study(measured):
+            return text
         valid = _valid(measured, method, model)
         return REVIEW_FIRST if valid is None else f"{percent(valid.value, 1)} by reviews"
 
@@ -288,6 +305,11 @@ def percent(value: float | None, digits: int = 2) -> str:
 def points(difference: float | None) -> str:
     """A difference of shares in points: "-5.8"."""
     return NOTHING if difference is None else f"{100 * difference:+.1f}"
+
+
+def difference(share: Rate, other: Rate) -> float | None:
+    """A share less another one; None if either is of nothing."""
+    return None if share.value is None or other.value is None else share.value - other.value
 
 
 def estimate(value: Estimate, digits: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from research.paper_tables.printing import NOTHING, grid, rate
-from research.papers.printed import at, percent, points, wrong
+from research.papers.printed import at, difference, percent, points, wrong
 from shared.schemas.effects import Estimate, Interval
 from shared.schemas.metrics import Accuracy, PaperMetrics
 from shared.schemas.results import Funnel, JobResults, ModelResults
@@ -14,7 +14,8 @@ AT = (1, 5)
 VALID = ("valid", "valid, of flipped")
 _ACCURACY_NOTE = (
     "acc@1; acc@5 with 95 % intervals. Differences in points: *less all originals* is acc@k of the accepted "
-    "counterfactuals minus that of all originals (equation 3), *Δacc of pairs* compares each with its own original. "
+    "counterfactuals minus that of all originals (equation 3), *less their originals* minus that of the originals with "
+    "an accepted counterfactual, each once, and *Δacc of pairs* compares each with its own original. "
     "The null arms show what the editor changes by itself."
 )
 _ERRORS_NOTE = (
@@ -82,6 +83,8 @@ def _on_originals(level: Accuracy) -> str:
 
 _DIFFERENCES: dict[str, Callable[[Accuracy], str]] = {
     "less all originals": lambda level: points(level.delta_all),
+    "their originals": lambda level: rate(level.originals),
+    "less their originals": lambda level: points(difference(level.counterfactuals, level.originals)),
     "Δacc of pairs": lambda level: points(level.delta),
     "null arms": lambda level: rate(level.nulls),
     "null arms, Δacc of pairs": lambda level: points(level.delta_null),

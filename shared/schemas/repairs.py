@@ -35,7 +35,7 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 
 
 RecipeName = Literal["dillema-resnet18", "dillema-deeplabv3"]
-# As DILLEMA prints them (arXiv 2502.04378, section IV, Retraining Settings).
+# As DILLEMA prints them (arXiv 2502.04378, III-A, Retraining Settings).
 RECIPES: Mapping[str, Mapping[str, Any]] = {
     "dillema-resnet18": {
         "optimiser": "sgd",

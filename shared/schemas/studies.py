@@ -12,8 +12,9 @@ from pydantic import AfterValidator, ConfigDict, Field, model_validator
 from shared.characters import refuse_deceptive
 from shared.schemas.base import Contract
 from shared.schemas.effects import Estimate, Rate
+from shared.schemas.results import FAILURE_MODES, FailureShare
 
-QuestionKind = Literal["yes_no", "scale"]
+QuestionKind = Literal["yes_no", "scale", "failure"]
 ItemKind = Literal["edit", "null", "broken", "attention"]
 Paper = Literal["dillema", "lance"]
 Side = Literal["original", "changed"]
@@ -22,10 +23,12 @@ Line = Annotated[str, AfterValidator(refuse_deceptive)]
 CHOICES: Mapping[QuestionKind, tuple[str, ...]] = {
     "yes_no": ("yes", "no", "unsure"),
     "scale": ("1", "2", "3", "4", "5"),
+    "failure": ("none", *FAILURE_MODES, "unsure"),
 }
 ATTENTION: Mapping[QuestionKind, str] = {
     "yes_no": "unsure",
     "scale": "1",
+    "failure": "unsure",
 }  # the answers that an attention check asks for
 
 
@@ -34,7 +37,13 @@ class Question(Contract):
 
     name: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,29}$", description="a column of the CSV files")]
     text: Annotated[Line, Field(min_length=1, max_length=300)]
-    kind: Annotated[QuestionKind, Field(description="yes_no: yes, no or unsure; scale: 1 to 5")] = "yes_no"
+    kind: Annotated[
+        QuestionKind,
+        Field(
+            description="yes_no: yes, no or unsure; scale: 1 to 5; failure: none, a mode of LANCE's figure 12, or "
+            "unsure, whose consensus for a mode counts in the review"
+        ),
+    ] = "yes_no"
     low: Annotated[Line, Field(max_length=50, description="what 1 means")] = ""
     high: Annotated[Line, Field(max_length=50, description="what 5 means")] = ""
     label_kept: Annotated[
@@ -97,6 +106,15 @@ class StudyRequest(Contract):
         Literal["accepted", "rendered", "misclassified"],
         Field(description="edits that the checks accept, all rendered ones, or accepted ones that a model gets wrong"),
     ] = "accepted"
+    model: Annotated[
+        Line | None,
+        Field(
+            min_length=1,
+            max_length=200,
+            description="with `misclassified`: the model under test that gets them wrong; default: any of them",
+            exclude_if=lambda name: name is None,
+        ),
+    ] = None
     element: Annotated[
         Line | None,
         Field(
@@ -140,6 +158,11 @@ class StudyRequest(Contract):
         """The question whether the label is kept."""
         return next((question for question in self.question_list if question.label_kept), None)
 
+    @property
+    def failure_question(self) -> Question | None:
+        """The question what is wrong."""
+        return next((question for question in self.question_list if question.kind == "failure"), None)
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         names = Counter(question.name for question in self.question_list)
@@ -147,6 +170,10 @@ class StudyRequest(Contract):
             raise ValueError(f"two questions are named {twice[0]}; give each its own name")
         if sum(question.label_kept for question in self.question_list) > 1:
             raise ValueError("only one question can have label_kept")
+        if sum(question.kind == "failure" for question in self.question_list) > 1:
+            raise ValueError("only one question can be of kind failure")
+        if self.model is not None and self.sample != "misclassified":
+            raise ValueError("model chooses misclassified edits; set sample to misclassified, or leave it out")
         if self.controls and self.label_question is None:
             raise ValueError("control items need a question with label_kept; mark one, or set controls to 0")
         return self
@@ -260,6 +287,7 @@ class QuestionFigures(Contract):
     `yes`: of all `items`, those with a consensus for yes (as DILLEMA prints it); `no` with one for no; the others are
     `undecided`. `decided`: yes, of those with a consensus. `answers`: of all single answers, those that are yes.
     `mean`: of a scale's item means, with a 95 % interval. Intervals account for items that share a source image.
+    `failures`: of all `items`, those with a consensus for each failure mode; `no` then counts those with one for none.
     `factor`: of the edits of one factor alone, in a study by factors.
     """
 
@@ -273,6 +301,7 @@ class QuestionFigures(Contract):
     decided: Rate | None = None
     answers: Rate | None = None
     mean: Estimate | None = None
+    failures: Annotated[list[FailureShare], Field(exclude_if=lambda shares: not shares)] = Field(default_factory=list)
 
 
 class StudyResults(Contract):

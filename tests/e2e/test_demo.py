@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import get_args
 
+import datasets
 import pytest
 from sqlalchemy import func, select
 
@@ -12,6 +14,7 @@ from embedded.demo import run_demo, run_roads_demo
 from gateway.database.sessions import open_engine
 from gateway.database.tables import RecordedCall
 from shared.schemas.effects import Cell
+from shared.schemas.results import Arm
 from tests.support.paths import REPOSITORY
 
 
@@ -50,9 +53,13 @@ def test_the_demo_finds_what_was_planted_and_nothing_else(
     assert (tmp_path / "finding.png").stat().st_size > 10_000
 
     calls = recorded_calls(tmp_path)
-    second = run_demo(tmp_path, per_class=30)
+    second = run_demo(tmp_path, per_class=30, publish=tmp_path / "suite")
     assert second.results == first.results
     assert recorded_calls(tmp_path) == calls
+    published = datasets.load_dataset(str(tmp_path / "suite"), cache_dir=str(tmp_path / "cache"))["test"]
+    assert set(published["arm"]) == set(get_args(Arm))
+    assert published.features["label"].names == ["bus", "car", "truck"]
+    assert min(published[0]["image"].size) > 0
 
 
 @pytest.mark.slow

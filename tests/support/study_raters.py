@@ -50,6 +50,8 @@ def careful(item: StudyItem, question: Question) -> str:
         return ATTENTION[question.kind]
     if question.kind == "scale":
         return "4"
+    if question.kind == "failure":
+        return "none"
     return "no" if item.kind == "broken" or not question.label_kept else "yes"
 
 

@@ -142,7 +142,7 @@ def test_a_batch_of_large_images_is_computed_in_parts() -> None:
 
 
 def test_the_recipes_of_dillema_are_as_printed() -> None:
-    """arXiv 2502.04378, section IV, Retraining Settings."""
+    """arXiv 2502.04378, III-A, Retraining Settings."""
     resnet = RepairRequest.model_validate({"model": "m", "recipe": "dillema-resnet18"}).parameters
     assert (resnet.epochs, resnet.batch_size) == (90, 100)
     optimiser, schedule = optimizers(torch.nn.Linear(1, 1), resnet.for_images(1))

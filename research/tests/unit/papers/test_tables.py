@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from research.papers.dillema_printed import IMAGENET, ROADS
 from research.papers.lance_printed import PRINTED
@@ -14,7 +15,7 @@ from shared.schemas.effects import EditCluster, Estimate, Interval, MeanOverlap,
 from shared.schemas.metrics import Accuracy, AllOrNone, PaperMetrics, SegmentationScores
 from shared.schemas.repairs import ArmFigures, Paired, RepairResult, SetFigures
 from shared.schemas.results import FlippedReviews, HowMade, JobResults, MethodReviews, ModelResults
-from shared.schemas.studies import QuestionFigures, StudyRequest, StudyResults
+from shared.schemas.studies import QuestionFigures, RaterFigures, StudyRequest, StudyResults
 from tests.support.repair_views import finished_repair
 
 MODEL = "lance-resnet-50"
@@ -99,9 +100,16 @@ def figures(method: str, model: str) -> ModelResults:
     )
 
 
-def study_results(*answers: QuestionFigures, element: str | None = None) -> tuple[StudyRequest, StudyResults]:
-    return StudyRequest(element=element), StudyResults(
-        study="s", job="j", items=50, complete=50, raters=[], dropped_controls=[], agreement={}, figures=[*answers]
+def rater(answered: int, *, excluded: bool) -> RaterFigures:
+    return RaterFigures(
+        rater="r", name="", assigned=60, answered=answered, correct=6, controls=6, attention_missed=0, excluded=excluded
+    )
+
+
+def study_results(*answers: QuestionFigures, **request: str) -> tuple[StudyRequest, StudyResults]:
+    raters = [rater(57, excluded=False), rater(3, excluded=True)]
+    return StudyRequest.model_validate(request), StudyResults(
+        study="s", job="j", items=50, complete=50, raters=raters, dropped_controls=[], agreement={}, figures=[*answers]
     )
 
 
@@ -146,6 +154,8 @@ def test_table_2_compares_with_all_originals() -> None:
     assert rows["LANCE, less all originals"][MODEL] == "-10.0; -10.0"
     assert rows["LANCE, Δacc of pairs"][MODEL] == "-20.0; -20.0"
     assert rows["LANCE, null arms, Δacc of pairs"][MODEL] == "-2.0; -2.0"
+    assert rows["LANCE, their originals"][MODEL].startswith("90 % (45/50;"), "the paper prints 576 of its 750 originals"
+    assert rows["LANCE, less their originals"][MODEL] == "-20.0; -20.0"
 
 
 def test_figure_3_stands_beside_the_null_arms_and_clusters_beside_their_test() -> None:
@@ -209,7 +219,14 @@ def test_dillemas_numbers_stand_beside_those_of_the_job() -> None:
     assert rows["labels kept (300 images)"][1] == "98 % (47/48; 89–100); 2 of 50 without consensus"
     assert rows["labels kept where ResNet18 fails (100 images)"] == ("82.7 %", "82.7 % by reviews")
     assert rows["mean error, DILLEMA"] == ("47.0 %", "–"), "a mean of three models, of which the job has one"
-    assert rows["ResNet18 retrained, originals, points"] == ("+20.19", "retrain with --repair")
+    assert rows["ResNet18 retrained, originals"] == ("+20.19 %", "retrain with --repair")
+    assert rows["usable answers, both data sets"] == ("2,380 of 2,500", "57 of 60")
+
+    wrong = study.model_copy(update={"decided": wilson(30, 36), "undecided": 14})
+    by_people = study_results(wrong, sample="misclassified", model="dillema-resnet-18")
+    rows = beside(IMAGENET, replace(measured, studies=[by_people, *measured.studies]))
+    assert rows["labels kept where ResNet18 fails (100 images)"][1].startswith("83 % (30/36;")
+    assert rows["labels kept (300 images)"][1].startswith("98 % (47/48;")
 
 
 def test_a_study_of_one_element_stands_beside_figure_5_and_not_beside_all_labels() -> None:

@@ -6,7 +6,7 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -151,6 +151,34 @@ def test_a_study_from_the_links_to_the_reviews(gateway: Gateway) -> None:
     assert gateway.client.get(invitation["link"]).status_code == 404
 
 
+def test_raters_name_failure_modes_which_count_in_the_reviews(small: Gateway) -> None:
+    """LANCE's figure 12; once only reviewers of a job could name them."""
+    failure = Question(name="failure", text="What is wrong?", kind="failure")
+    questions = [question.model_dump() for question in (LABEL_KEPT, failure)]
+    study = make_study(small, {**SMALL, "questions": questions})
+    biased, divided, *_ = sorted(name for name, item in items_of(small, study["id"]).items() if item.kind == "edit")
+
+    def answer(rater: int) -> Callable[[StudyItem, Question], str]:
+        def choose(item: StudyItem, question: Question) -> str:
+            if question.kind == "failure" and item.id in (biased, divided):
+                return "poor_image" if item.id == divided and rater % 2 else "bias"
+            return careful(item, question)
+
+        return choose
+
+    for number, invitation in enumerate(invite(small, study["id"], 4)):
+        rate_all(small, invitation["link"], study, answer(number))
+    results = small.client.get(f"/studies/{study['id']}/results").json()
+    (row,) = [row for row in results["figures"] if row["question"] == "failure"]
+    assert (row["items"], row["undecided"], row["no"]) == (10, 1, 8)
+    assert [(share["mode"], share["share"]["count"], share["share"]["n"]) for share in row["failures"]] == [
+        ("bias", 1, 10)
+    ]
+    reviews = small.client.get("/jobs/drawn/reviews").json()["reviews"]
+    assert Counter(review["failure"] for review in reviews) == {None: 9, "bias": 1}
+    assert "the generator's bias" in small.client.get("/jobs/drawn/studies/view").text.replace("&#39;", "'")
+
+
 def test_dillema_s_study_asks_about_wrong_images_and_about_an_element_where_it_is_shown(small: Gateway) -> None:
     study = make_study(small, {"per_method": 40, "sample": "misclassified", "controls": 0, "attention": 0})
     with reading(small.context.sessions) as session:
@@ -162,6 +190,9 @@ def test_dillema_s_study_asks_about_wrong_images_and_about_an_element_where_it_i
     edits = {item.counterfactual_id for item in items_of(small, study["id"]).values()}
     assert edits == wrong & accepted
     assert edits
+    study = make_study(small, {"per_method": 40, "sample": "misclassified", "model": "sound", "controls": 0})
+    by_one = {item.counterfactual_id for item in items_of(small, study["id"]).values() if item.kind == "edit"}
+    assert by_one < edits, "the other model gets buses at night wrong"
 
     study = make_study(small, {"per_method": 40, "element": "bus", "raters_per_item": 5, "controls": 4})
     items = items_of(small, study["id"])
@@ -345,9 +376,15 @@ def test_bad_files_change_nothing(unchanged: Gateway, content: bytes, status: in
         ({"questions": [{"name": "item", "text": "Good?"}]}, "choose another name"),
         ({"questions": [{"name": "a", "text": "A?", "kind": "scale", "label_kept": True}]}, "yes_no"),
         ({"questions": [{"name": "a", "text": "A?"}] * 2, "controls": 0}, "two questions are named a"),
+        (
+            {"questions": [{"name": name, "text": "A?", "kind": "failure"} for name in "ab"], "controls": 0},
+            "only one question can be of kind failure",
+        ),
         ({"questions": "imagenet"}, "questions"),
         ({"title": "tab\there"}, "control character"),
         ({"per_method": 0}, "per_method"),
+        ({"model": "sound"}, "set sample to misclassified"),
+        ({"model": "other", "sample": "misclassified"}, "no misclassified edits of dillema that 'other' gets wrong"),
         ({"consensus": 0.5}, "consensus"),
         ({"raters": 3}, "unknown field raters"),
     ],

@@ -4,21 +4,36 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import yaml
 
+from embedded.demo import read_options
 from gateway.report.build import build_report
 from shared.schemas.service import ServiceInfo, WeightsInfo
 from tests.support.drawn_job import serve_drawn_job
+from tests.support.paths import REPOSITORY
 from tests.support.suite_site import contrafact
 
+RELEASE = REPOSITORY / ".github/workflows/release.yml"
 WEIGHTS = WeightsInfo(role="base", id="org/drawn", revision="c0ffee", dtype="float32", licence="OpenRAIL-M")
 SERVICE = ServiceInfo(
     service="diffusion_service", profile="tiny", device="cpu", deterministic=True, revision="1", weights=[WEIGHTS],
     version="1",
 )  # fmt: skip
+
+
+def test_the_release_workflow_runs_commands_that_there_are() -> None:
+    steps = yaml.safe_load(RELEASE.read_text(encoding="utf-8"))["jobs"]["release"]["steps"]
+    commands = [shlex.split(step["run"]) for step in steps if "run" in step]
+    targets = {line.split(":")[0] for line in (REPOSITORY / "Makefile").read_text().splitlines() if ": " in line}
+    (demo,) = (words[3:] for words in commands if words[1:3] == ["-m", "embedded.demo"])
+    assert all(words[1] in targets for words in commands if words[0] == "make")
+    folder = read_options(demo).publish.name
+    assert any(words[:2] == ["zip", "-qr"] and words[2:] == [f"dist/{folder}.zip", folder] for words in commands)
+    assert any(words[:2] == ["gh", "release"] and f"dist/{folder}.zip" in words for words in commands)
 
 
 def test_a_suite_is_published_with_licences_and_provenance(tmp_path: Path) -> None:
@@ -29,6 +44,8 @@ def test_a_suite_is_published_with_licences_and_provenance(tmp_path: Path) -> No
         assert gateway.client.delete("/jobs/drawn").status_code == 204
         options = ("--licence", "CC-BY-4.0", "--attribution", "Drawn by nobody.")
         contrafact(str(gateway.client.base_url), "suites", "publish", "street", folder, *options)
+        again = contrafact(str(gateway.client.base_url), "suites", "publish", "street", folder, *options, code=2)
+        assert "is not empty" in again.stderr
         assert gateway.client.get("/suites/nobody/export", params={"licence": "MIT"}).status_code == 404
         assert gateway.client.get("/suites/street/export").status_code == 422, "no data set without a licence"
     _, head, text = (folder / "README.md").read_text(encoding="utf-8").split("---\n", 2)
