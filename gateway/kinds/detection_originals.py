@@ -53,7 +53,7 @@ class BoxedOriginals:
             right=judged.recall,
             chance=judged.chance,
             standing=judged.standing,
-            only="" if judged.confident else NOTHING,
+            only=NOTHING if not judged.confident else "" if judged.only is None else self._classes[judged.only],
             order=exchanges(judged.order, self._classes),
         )
         return check.model_copy(update={"sentence": _sentence(check, judged, self._limits)})
@@ -74,6 +74,8 @@ _READ_AS = {
     "centres": "read as centre, width and height, its boxes find {recall} of the objects: convert them to corners",
     "scaled": "scaled by {x:.2g} horizontally and {y:.2g} vertically, and moved, its boxes find {recall} of the "
     "objects: give them in pixels of the image, before resizing and padding",
+    "mirrored": "mirrored from left to right, its boxes find {recall} of the objects: preprocessing may flip images",
+    "upside down": "turned upside down, its boxes find {recall} of the objects: its y may count from the bottom",
 }
 
 
@@ -90,13 +92,16 @@ def _sentence(check: OriginalsCheck, judged: JudgedBoxes, limits: CountingLimits
     cause = " And ".join(causes)
     if cause and check.standing != "unsound":
         return f"R{recall[1:]}, but {cause}"
+    if judged.only is not None and check.standing != "unsound":
+        fault = f"it calls each object that it locates `{check.only}`, whatever its label"
+        return f"R{recall[1:]}, but {fault}. Check {_CAUSES}."
     if check.standing == "sound":
         return ""
     if check.standing == "open":
         return f"Not shown to be better than chance: {recall}, {bar}. Check {_CAUSES}, or submit more images."
     if cause:
         return f"Not testable: {recall}, because {cause} Then submit again."
-    if check.only:
+    if check.only == NOTHING:
         highest = "it returns no box at all" if judged.highest is None else f"its highest score is {judged.highest:.2g}"
         least = f"{limits.score.min():g}" if len(limits.score) else "0"
         return f"Not testable: {recall}, since no box has a score from {least} on ({highest}). Check {_CAUSES}."

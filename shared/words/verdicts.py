@@ -39,7 +39,7 @@ class ModelVerdict:
     many images are valid, it is divided by the lower end of that share: an edit that does not show loses nothing. Both
     are then limits at 97.5 %, so that their quotient is one at 95 %.
     `provisional`: the method's random sample is not reviewed, or holds no image that the model kept.
-    `never`: the model recognises a class on none of the originals, so that no change could cost it anything there.
+    `never`: the model hardly ever recognises a class on the originals, so that no change could cost it much there.
     `hallucinations`: sentences on the values under which it hallucinates more, beside the cells of recall.
     """
 

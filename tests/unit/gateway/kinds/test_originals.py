@@ -91,16 +91,17 @@ def test_softmax_applied_twice_is_named_and_flat_probabilities_are_not(classes: 
         assert hint(softmax(logits / temperature, axis=1), truth) == ""
 
 
-@pytest.mark.parametrize(("standing", "images", "best", "never"), [
-    ("sound", 12, 0.0, ["truck"]), ("sound", 12, 0.04, ["truck"]), ("sound", 12, 0.5, []),
-    ("sound", 11, 0.0, []), ("open", 12, 0.0, []),
+@pytest.mark.parametrize(("standing", "images", "right", "never"), [
+    ("sound", 12, 0, ["truck"]), ("sound", 12, 1, ["truck"]), ("sound", 12, 2, []),
+    ("sound", 11, 0, []), ("open", 12, 0, []),
 ])  # fmt: skip
-def test_a_class_that_is_never_recognised_is_named(
-    standing: OriginalsStanding, images: int, best: float, never: list[str]
+def test_a_class_that_is_hardly_ever_recognised_is_named(
+    standing: OriginalsStanding, images: int, right: int, never: list[str]
 ) -> None:
+    """A class of which one original of 12 is right can lose 8 points, which a green verdict would rule out."""
     labels = HeldLabels()
     for number in range(images):
-        labels.add({"bus": 1.0, "truck": best if number == 3 else 0.0})
+        labels.add({"bus": 1.0, "truck": float(number < right)})
     check = labels.named_in(OriginalsCheck(standing=standing))
     assert check is not None
     assert check.never == never
