@@ -73,10 +73,9 @@ def prepare_model(model: object, images: ImageSet, options: InProcessOptions) ->
         outputs = maite_outputs(model, images.read(0).image, as_array)
         return _in_process(names, _rows(outputs, names, options.output or "probabilities"))
     if isinstance(model, transformers.PreTrainedModel):
-        processor = options.preprocess or transformers.AutoImageProcessor.from_pretrained(model.name_or_path)
         own = own_names(model.config)
         names = _class_names(options, own, own)
-        outputs = _module(model, processor)
+        outputs = _module(model, options.preprocess or _own_processor(model))
         return _in_process(names, _rows(outputs, names, _output_of_module(outputs, images, options.output)))
     if isinstance(model, torch.nn.Module):
         names = _class_names(options, images.classes)
@@ -160,6 +159,16 @@ def _class_names(
     if len(names) < 2:
         raise ValueError("the classes of the model are unknown; give `classes`, in the order of its outputs")
     return names
+
+
+def _own_processor(model: transformers.PreTrainedModel) -> Callable[..., Any]:
+    """The image processor beside the model's weights. Raises ValueError if there is none."""
+    try:
+        processor: Callable[..., Any] = transformers.AutoImageProcessor.from_pretrained(model.name_or_path)
+    except (OSError, ValueError) as error:
+        place = f"at {model.name_or_path}" if model.name_or_path else "since it was not loaded from anywhere"
+        raise ValueError(f"the model has no image processor {place}; give `preprocess`") from error
+    return processor
 
 
 def _pipeline(
