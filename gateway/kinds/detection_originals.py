@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gateway.analysis.detection import COUNTED, BoxedPair, CountingLimits
+from gateway.analysis.detection import COUNTED, BoxedPair, CountingLimits, are_alike
 from gateway.analysis.limits import LEAST_SOURCES
 from gateway.analysis.original_boxes import JudgedBoxes, judge_boxes
 from gateway.kinds.detection_rows import NOTHING, all_boxes, limits_of, objects_of, true_objects
@@ -59,10 +59,16 @@ class BoxedOriginals:
         return check.model_copy(update={"sentence": _sentence(check, judged, self._limits)})
 
     def _unlabelled(self) -> OriginalsCheck | None:
-        boxes = sum(int(self._limits.are_confident(image.predicted).sum()) for image in self._images)
-        if boxes or len(self._images) < LEAST_SOURCES:
+        counting = [self._limits.counting(image.predicted) for image in self._images]
+        if len(counting) < LEAST_SOURCES or not all(are_alike(boxes, counting[0]) for boxes in counting):
             return None
-        sentence = f"It detects nothing on the {len(self._images)} originals, so nothing can be lost. Check {_CAUSES}."
+        if len(counting[0].label):
+            sentence = (
+                f"It gives the same boxes for each of the {len(counting)} originals, and without ground truth nothing "
+                "shows whether it tells images apart. Submit boxes, or other images."
+            )
+            return OriginalsCheck(standing="open", sentence=sentence)
+        sentence = f"It detects nothing on the {len(counting)} originals, so nothing can be lost. Check {_CAUSES}."
         return OriginalsCheck(standing="open", only=NOTHING, sentence=sentence)
 
 

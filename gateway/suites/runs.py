@@ -19,6 +19,7 @@ from gateway.suites.suites import comparison_sentence
 from shared.problems import Conflict
 from shared.schemas.suites import RunResults, RunView
 from shared.seeds import derive_seed
+from shared.words.verdicts import silence_in_words
 
 
 def start(context: Context, owner: str, suite: str, name: str) -> RunView:
@@ -73,7 +74,7 @@ def results(
         cells=cells,
         breaches=[cell.sentence for cell in cells if cell.judgement == "drop"],
         untestable=doubts_in_words(checks),
-        doubtful=run.stored_spec.reserve,
+        doubtful=" ".join(filter(None, [run.stored_spec.reserve, _silence(rows)])),
     )
 
 
@@ -81,6 +82,13 @@ def _scores(rows: JobRows) -> tuple[dict[str, Scores], int]:
     """The scores of a run's model by method, and the number of counterfactuals left out."""
     scores = {method: pair_rows.scores for (_, method), pair_rows in rows.models.items()}
     return scores, sum(pair_rows.left_out for pair_rows in rows.models.values())
+
+
+def _silence(rows: JobRows) -> str:
+    """What to say of a release that gave no answer to many counterfactuals; "" of others."""
+    answered = sum(len(pair_rows.scores.source) for pair_rows in rows.models.values())
+    unanswered = sum(pair_rows.unanswered.get("counterfactual", 0) for pair_rows in rows.models.values())
+    return silence_in_words(unanswered, answered)
 
 
 def _done(run: Job) -> Job:

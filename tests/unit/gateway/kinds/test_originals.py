@@ -14,9 +14,12 @@ from gateway.kinds.classification import (
     check_originals,
     check_unlabelled,
 )
-from gateway.kinds.originals import HeldLabels
+from gateway.kinds.detection_originals import BoxedOriginals
+from gateway.kinds.originals import HeldLabels, doubts_in_words
 from gateway.kinds.rows import PredictionRow
 from gateway.kinds.segmentation import SEGMENTATION, SegmentedOriginals, check_unlabelled_masks
+from shared.schemas.base import JsonObject
+from shared.schemas.boxes import BoxSpec
 from shared.schemas.metrics import OriginalsCheck, OriginalsStanding
 
 
@@ -67,6 +70,18 @@ def test_masks_of_one_class_are_said_to_be_the_cause() -> None:
         assert "`void`" in check.sentence
 
 
+@pytest.mark.parametrize(("moved", "standing"), [(0.0, "open"), (3.0, None)])
+def test_a_detector_without_ground_truth_that_always_gives_the_same_boxes_has_no_verdict(
+    moved: float, standing: OriginalsStanding | None
+) -> None:
+    judge = BoxedOriginals(("car",), "metamorphic", 1, rules=BoxSpec())
+    for group in range(12):
+        detail: JsonObject = {"boxes": [[0, 0.9, 10 + moved * (group % 2), 10, 60, 60]], "detected": None}
+        judge.add(group, PredictionRow(group, "", None, "m", "car", 0.9, None, {}, detail))
+    check = judge.check()
+    assert (None if check is None else check.standing) == standing
+
+
 def hint(probabilities: Integers, truth: Integers) -> str:
     """What is said of a classifier with these probabilities, images × classes, on originals of these labels."""
     names = [f"class {number}" for number in range(probabilities.shape[1])]
@@ -106,3 +121,11 @@ def test_a_class_that_is_hardly_ever_recognised_is_named(
     assert check is not None
     assert check.never == never
     assert ("`truck`" in check.sentence) == bool(never)
+
+
+def test_only_a_sound_model_without_exchanged_classes_is_beyond_doubt() -> None:
+    checks = {
+        "good": OriginalsCheck(standing="sound"),
+        "poor": OriginalsCheck(standing="open", sentence="Near chance."),
+    }
+    assert doubts_in_words([*checks.items(), ("unlabelled", None)]) == "`poor`: Near chance."
