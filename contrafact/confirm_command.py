@@ -151,6 +151,10 @@ def compare(
         )
         comparison = client.compare(job, choice)
         print_output(comparison.model_dump_json() if as_json else _table(comparison))
+        if comparison.reserve:
+            messages.print(
+                f"Do not rely on this comparison. {comparison.reserve}", style="red", soft_wrap=True, markup=False
+            )
         messages.print(f"The images: {client.comparison_page_of(job, choice)}", soft_wrap=True, markup=False)
 
 

@@ -100,7 +100,8 @@ def test(
         values: Every image gets these changes, such as `["weather=night"]`; default: some are chosen for the data set
             (see "Balanced jobs" in the reference of methods).
         design: "free" lets the language model choose changes for each image; default: that of the profile.
-        classes: Names of the model's outputs, in their order; needed if neither model nor data set names them.
+        classes: Names of the model's outputs, in their order; needed if neither model nor data set names them. A data
+            set that names the same classes in another order keeps that order for its labels.
         labels: A manifest (CSV or JSON Lines) for files, a folder or an archive that has none inside.
         label_column: The column of a Hugging Face data set with the labels: a ClassLabel, names of classes, or their
             indices with `classes`. Default: the only ClassLabel column, or `label`; without one, a warning says so.

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from contrafact.client import Client
 from shared.schemas.reports import ReportFormat
 from shared.schemas.results import CounterfactualView, JobResults, ModelResults
+from shared.words.verdicts import verdict_of, verdict_sentence
 
 FORMATS: tuple[ReportFormat, ...] = ("html", "md", "json")
 COUNTED = {"verdict": "counted"}
@@ -73,6 +74,10 @@ def parameters(results: JobResults) -> dict[str, str]:
     values |= {
         f"parameters of {name}": json.dumps(value, sort_keys=True) for name, value in provenance.parameters.items()
     }
+    for result in results.results:
+        sentence = verdict_sentence(verdict_of(results, result), result.metric)
+        values[f"verdict of {_part(result.model)}/{_part(result.method)}"] = sentence
+    values |= {"reserve": results.outside_domain} if results.outside_domain else {}
     return values | {f"version of {name}": number for name, number in provenance.versions.items()}
 
 
@@ -80,18 +85,20 @@ def metrics(results: JobResults) -> dict[str, float]:
     """Effects in −1 … 1 with the ends of their 95 % intervals, under names that every tracker takes.
 
     A tested cell has `MODEL/METHOD/CLASS/FACTOR to VALUE/` with `effect`, `low`, `high`, `images`, and of a finding
-    `selected low` and `selected high`, adjusted for selection. Cells that were not tested have none.
+    `selected low` and `selected high`, adjusted for selection. Cells that were not tested have none, a model without a
+    verdict has no numbers of findings, and accuracies need ground truth.
     """
-    values = {name: value for result in results.results for name, value in _metrics_of(result)}
+    values = {name: value for result in results.results for name, value in _metrics_of(results, result)}
     spelled = Counter(name.casefold() for name in values)
     return {name if spelled[name.casefold()] == 1 else _with_digest(name): value for name, value in values.items()}
 
 
-def _metrics_of(result: ModelResults) -> Iterator[tuple[str, float]]:
+def _metrics_of(results: JobResults, result: ModelResults) -> Iterator[tuple[str, float]]:
     prefix = f"{_part(result.model)}/{_part(result.method)}"
-    yield f"{prefix}/findings", len(result.findings)
-    yield f"{prefix}/weaknesses", sum(effect.standing == "weakness" for effect in result.findings)
-    if result.metrics is not None and result.metrics.accuracy:
+    if verdict_of(results, result).kind in ("weakness", "not settled", "bounded"):  # else none would mean nothing
+        yield f"{prefix}/findings", len(result.findings)
+        yield f"{prefix}/weaknesses", sum(effect.standing == "weakness" for effect in result.findings)
+    if result.metrics is not None and result.metrics.accuracy and result.relation == "labelled":
         accuracy = result.metrics.accuracy[0]
         for arm in ("originals", "nulls", "counterfactuals"):
             rate = getattr(accuracy, arm)

@@ -126,7 +126,7 @@ def read_dataset(
         return _maite(indexed, classes, truths)
     if features is not None:
         return truths.hugging_face(indexed, cast(Columns, features), classes, label_column)
-    return _pairs(indexed, list(classes) if classes is not None else _own_classes(dataset), truths)
+    return _pairs(indexed, names_of_indices(classes, _own_classes(dataset)), truths)
 
 
 def is_maite(candidate: object) -> bool:
@@ -209,7 +209,7 @@ def _path_name(file: str | Path, folder: str | None) -> str:
 
 
 def _maite(dataset: Indexed, classes: Sequence[str] | None, truths: Truths) -> ImageSet:
-    names = list(classes) if classes is not None else index_names(dataset)
+    names = names_of_indices(classes, index_names(dataset))
 
     def read(position: int) -> LabelledImage:
         image, target, metadata = cast(tuple[object, object, Mapping[str, object]], dataset[position])
@@ -235,7 +235,7 @@ def _hugging_face(
     if label_column is not None:
         _refuse_unreadable_labels(label_column, features[label_column], classes)
     declared = getattr(features.get(label_column or ""), "names", None)
-    names = list(classes) if classes is not None else declared
+    names = names_of_indices(classes, declared)
 
     def read(position: int) -> LabelledImage:
         row = cast(Mapping[str, object], dataset[position])
@@ -315,6 +315,12 @@ def _refuse_unreadable_labels(column: str, feature: object, classes: Sequence[st
             f"column {column} of the data set has values of kind {kind}; give names of classes (strings), or their "
             "indices (integers) and `classes`"
         )
+
+
+def names_of_indices(given: Sequence[str] | None, own: Sequence[str] | None) -> list[str] | None:
+    """The names of a data set's indices: those given, unless they are its `own` in the order of the model's outputs."""
+    chosen = own if given is None or (own is not None and set(given) == set(own)) else given
+    return None if chosen is None else list(chosen)
 
 
 def _own_classes(dataset: object) -> list[str] | None:

@@ -42,6 +42,7 @@ from embedded.library.datasets import (
     find_image_column,
     index_names,
     is_maite,
+    names_of_indices,
     position_name,
 )
 from embedded.library.models import Alias, Upload, evaluation_mode, maite_outputs, model_from_text
@@ -181,7 +182,7 @@ def _hugging_face(dataset: Indexed, features: Columns, classes: Sequence[str] | 
     if category is None:
         raise ValueError(f"column {column} of the data set has {', '.join(inner)}; it needs `bbox` and `category`")
     declared = getattr(getattr(inner[category], "feature", inner[category]), "names", None)
-    names = list(classes) if classes is not None else declared
+    names = names_of_indices(classes, declared)
 
     def read(position: int) -> LabelledImage:
         row = cast("Mapping[str, Any]", dataset[position])

@@ -30,7 +30,13 @@ from embedded.library.images import first_pixels
 from evaluator_service.models_under_test.hub import names_by_index, own_names
 from evaluator_service.models_under_test.in_process import InProcessModel
 from evaluator_service.models_under_test.kinds.classification import CLASSIFICATION, refuse_other_rows
-from evaluator_service.models_under_test.outputs import NamedOutputs, output_of, refuse_dependence, softmax
+from evaluator_service.models_under_test.outputs import (
+    NamedOutputs,
+    output_of,
+    refuse_dependence,
+    refuse_other_order,
+    softmax,
+)
 from shared.media.images import Pixels
 from shared.problems import InvalidInput
 from shared.schemas.models import CONFIG_NAME, INDEX_NAME, PROCESSOR_NAME, ModelSpec, Output, is_model_file
@@ -60,16 +66,16 @@ def prepare_model(model: object, images: ImageSet, options: InProcessOptions) ->
         return model_from_text(model, options)
     if isinstance(model, transformers.Pipeline):
         own = own_names(model.model.config)
-        names = _class_names(options, own)
+        names = _class_names(options, own, own)
         return _in_process(names, _pipeline(model, own, names))
     if is_maite(model) and callable(model):
-        names = _class_names(options, index_names(model) or images.classes)
+        names = _class_names(options, index_names(model) or images.classes, index_names(model))
         outputs = maite_outputs(model, images.read(0).image, as_array)
         return _in_process(names, _rows(outputs, names, options.output or "probabilities"))
     if isinstance(model, transformers.PreTrainedModel):
-        processor = options.preprocess or transformers.AutoImageProcessor.from_pretrained(model.name_or_path)
-        names = _class_names(options, own_names(model.config))
-        outputs = _module(model, processor)
+        own = own_names(model.config)
+        names = _class_names(options, own, own)
+        outputs = _module(model, options.preprocess or _own_processor(model))
         return _in_process(names, _rows(outputs, names, _output_of_module(outputs, images, options.output)))
     if isinstance(model, torch.nn.Module):
         names = _class_names(options, images.classes)
@@ -144,11 +150,25 @@ def _in_process(names: list[str], predict: Callable[[Sequence[Pixels]], NDArray[
     return InProcessModel(CLASSIFICATION.name, outputs.classes, rows, revision=uuid.uuid4().hex)
 
 
-def _class_names(options: InProcessOptions, known_names: Sequence[str] | None) -> list[str]:
+def _class_names(
+    options: InProcessOptions, known_names: Sequence[str] | None, own: Sequence[str] | None = None
+) -> list[str]:
+    """The names of the model's outputs; `own`: those that it has itself, which `classes` may only rename."""
+    refuse_other_order(own, options.classes, "correct the model's id2label")
     names = list(options.classes or known_names or ())
     if len(names) < 2:
         raise ValueError("the classes of the model are unknown; give `classes`, in the order of its outputs")
     return names
+
+
+def _own_processor(model: transformers.PreTrainedModel) -> Callable[..., Any]:
+    """The image processor beside the model's weights. Raises ValueError if there is none."""
+    try:
+        processor: Callable[..., Any] = transformers.AutoImageProcessor.from_pretrained(model.name_or_path)
+    except (OSError, ValueError) as error:
+        place = f"at {model.name_or_path}" if model.name_or_path else "since it was not loaded from anywhere"
+        raise ValueError(f"the model has no image processor {place}; give `preprocess`") from error
+    return processor
 
 
 def _pipeline(

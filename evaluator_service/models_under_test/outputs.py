@@ -123,6 +123,14 @@ def softmax(logits: NDArray[np.floating]) -> NDArray[np.float64]:
     return np.asarray(torch.from_numpy(logits.astype(np.float64)).softmax(dim=1).numpy())
 
 
+def refuse_other_order(own: Sequence[str] | None, declared: Sequence[str] | None, remedy: str) -> None:
+    """Raise InvalidInput, with the remedy, if `declared` are the names of a model's `own` outputs in another order."""
+    if own and declared and list(own) != list(declared) and set(own) == set(declared):
+        raise InvalidInput(
+            f"`classes` names the model's own classes in another order than it does; leave `classes` out, or {remedy}"
+        )
+
+
 def _output_names(outputs: int, model_names: Sequence[str] | None, user_names: ClassNames | None) -> list[str]:
     if model_names is not None and len(model_names) != outputs:
         raise InvalidInput(
@@ -137,11 +145,8 @@ def _output_names(outputs: int, model_names: Sequence[str] | None, user_names: C
             raise InvalidInput(
                 f"the model has {outputs} outputs, but `classes` names {len(user_names)}; name each once, in order"
             )
-        if model_names is not None and list(user_names) != list(model_names) and set(user_names) == set(model_names):
-            raise InvalidInput(
-                "`classes` names the model's own classes in another order than its files do; leave `classes` out, or "
-                'correct the id2label in its files; {"name": index} renames single outputs'
-            )
+        remedy = 'correct the id2label in its files; {"name": index} renames single outputs'
+        refuse_other_order(model_names, user_names, remedy)
         return list(user_names)
     names = list(model_names) if model_names is not None else [f"output {index}" for index in range(outputs)]
     name_of_index: dict[int, str] = {}

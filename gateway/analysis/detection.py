@@ -27,6 +27,7 @@ MATCHED, TOLERATED, DUPLICATE, HALLUCINATION = range(
 MOST_OF_CLASS = 100  # boxes of a class and image that average precision looks at: COCO's
 MOST_COMPARED = 512  # originals on which chance and the best scores are estimated
 RESAMPLES = 200
+SAME_PIXELS = 1.0
 STEPS = np.round(np.arange(0.05, 1.0, 0.05), 2)  # scores of which the best is named
 LEAST_RESAMPLED = 12  # source images, or groups, of a bootstrap
 FIGURES: tuple[PrecisionFigure, ...] = ("ap", "ap50", "ap75", "small", "medium", "large")
@@ -85,12 +86,20 @@ class CountingLimits(NamedTuple):
         """Whether each box counts."""
         return np.asarray(predicted.score >= self.score[predicted.label])
 
+    def counting(self, predicted: Predicted) -> Predicted:
+        """The boxes that count."""
+        confident = self.are_confident(predicted)
+        return Predicted(*(column[confident] for column in predicted))
+
     def match(self, image: BoxedPair) -> MatchedObjects:
         """What becomes of the objects and of the confident boxes of an image."""
-        objects, predicted = image
-        boxes, label, score = predicted
-        confident = self.are_confident(predicted)
-        return match(objects, Predicted(boxes[confident], label[confident], score[confident]), self.iou)
+        return match(image.objects, self.counting(image.predicted), self.iou)
+
+
+def are_alike(predicted: Predicted, other: Predicted) -> bool:
+    """Whether two images have the same boxes, to the pixel."""
+    same = np.array_equal(predicted.label, other.label)
+    return same and np.allclose(predicted.boxes, other.boxes, rtol=0, atol=SAME_PIXELS)
 
 
 def overlaps(boxes: Floats, others: Floats) -> Floats:

@@ -24,7 +24,7 @@ from gateway.analysis.detection import (
     Predicted,
 )
 from gateway.analysis.effects import Floats, Integers, Originals, Units
-from gateway.analysis.originals import LEAST_GAIN, SOUND, is_better, judge_originals
+from gateway.analysis.originals import LEAST_GAIN, SOUND, JudgedOriginals, is_better, judge_originals
 from shared.schemas.effects import MeanOverlap
 from shared.schemas.metrics import OriginalsStanding
 
@@ -36,7 +36,7 @@ _QUANTILES = (0.1, 0.9)
 class Misread:
     """How boxes have to be read instead: `convention` names it ("scaled": as `scale` says, of x and of y).
 
-    `recall` is the mean then, of images that did not choose it.
+    `recall` is the mean then, of images that did not choose it. A `scale` below 0 mirrors.
     """
 
     convention: str
@@ -49,8 +49,9 @@ class JudgedBoxes:
     """A detector on the originals; classes are numbers.
 
     `recall`: the mean over images of the share of their objects that is found. `chance`: that of its boxes for other
-    images. `confident`: how many boxes count; `highest`: the highest score, None without boxes. `order`: predicted
-    class → the class meant. `misread`: None if its boxes are best as they are.
+    images. `confident`: how many boxes count; `highest`: the highest score, None without boxes. `only`: the class that
+    it gives to every object that it locates, whatever its label. `order`: predicted class → the class meant. `misread`:
+    None if its boxes are best as they are.
     """
 
     recall: MeanOverlap
@@ -58,6 +59,7 @@ class JudgedBoxes:
     standing: OriginalsStanding
     confident: int
     highest: float | None
+    only: int | None
     order: dict[int, int]
     misread: Misread | None
 
@@ -67,7 +69,8 @@ def judge_boxes(
 ) -> JudgedBoxes | None:
     """How a detector stands on originals with objects that count; None without any.
 
-    `sound`: the 95 % interval (Student's t) of its mean recall less `chance` lies above 0, and boxes are not misread.
+    `sound`: the 95 % interval (Student's t) of its mean recall less `chance` lies above 0, boxes are not misread, and
+    objects that it locates do not all get one class.
     `unsound`: it does not lie there, and classes are exchanged, boxes are misread, or the interval lies below a tenth
     of the way from chance to 1. `open`: neither is shown.
     """
@@ -77,7 +80,8 @@ def judge_boxes(
     recall = np.array([matching.share_found for matching in matched])
     sample = np.random.default_rng(seed).permutation(len(group))[:MOST_COMPARED]
     chance = float(np.mean([limits.match(image).share_found for image in _with_others(images, group, sample)]))
-    order = _exchange(images, group, matched, classes, limits, seed)
+    named = _named(images, group, matched, classes, limits, seed)
+    order, only = ({}, None) if named is None else (named.order, named.only)
     misread = _misread([images[place] for place in sample], group[sample], recall[sample], limits)
     excess = Units.of(group, group).means(recall - chance)
     half = 1.0
@@ -86,7 +90,7 @@ def judge_boxes(
     low, high = float(excess.mean()) - half, float(excess.mean()) + half
     standing: OriginalsStanding = "open"
     if low > 0:
-        standing = "open" if misread else "sound"
+        standing = "sound" if misread is None and only is None else "open"
     elif order or misread or high < SOUND * (1 - chance):
         standing = "unsound"
     scores = [float(image.predicted.score.max()) for image in images if len(image.predicted.score)]
@@ -96,6 +100,7 @@ def judge_boxes(
         standing,
         sum(int(limits.are_confident(image.predicted).sum()) for image in images),
         max(scores, default=None),
+        only,
         order,
         misread,
     )
@@ -112,15 +117,15 @@ def _with_others(images: Sequence[BoxedPair], group: Integers, sample: Integers)
     ]
 
 
-def _exchange(
+def _named(
     images: Sequence[BoxedPair],
     group: Integers,
     matched: Sequence[MatchedObjects],
     classes: Sequence[str],
     limits: CountingLimits,
     seed: int,
-) -> dict[int, int]:
-    """Predicted class → the class meant, if an exchange of classes explains how located objects are named."""
+) -> JudgedOriginals | None:
+    """How the classes of located objects agree with their labels; None without located objects."""
     truth, predicted, groups = [], [], []
     for name, image, matching in zip(group.tolist(), images, matched, strict=True):
         confident = image.predicted.label[limits.are_confident(image.predicted)]
@@ -130,8 +135,7 @@ def _exchange(
             groups.append(name)
     true, said = np.array(truth, np.int64), np.array(predicted, np.int64)
     located = Originals(1 + (true != said).astype(np.int64), np.array(groups, np.int64), true, said, tuple(classes))
-    judged = judge_originals(located, len(classes), seed)
-    return {} if judged is None else judged.order
+    return judge_originals(located, len(classes), seed)
 
 
 # Conventions of boxes
@@ -156,6 +160,7 @@ def _centres(boxes: Floats) -> Floats:
 CONVENTIONS: Mapping[str, Callable[[Floats], Floats]] = MappingProxyType(
     {"transposed": _transposed, "sides": _sides, "corners as sides": _corners_as_sides, "centres": _centres}
 )
+_FITTED = {"scaled": (1.0, 1.0), "mirrored": (-1.0, 1.0), "upside down": (1.0, -1.0)}  # signs of the scales of x and y
 
 
 def _misread(images: Sequence[BoxedPair], group: Integers, recall: Floats, limits: CountingLimits) -> Misread | None:
@@ -164,10 +169,10 @@ def _misread(images: Sequence[BoxedPair], group: Integers, recall: Floats, limit
         return None
     recalls = {name: _recalls(images, limits, read) for name, read in CONVENTIONS.items()}
     readings = {name: Misread(name, float(values.mean())) for name, values in recalls.items()}
-    scaled = _scaled(images, group, limits)
-    if scaled is not None:
-        recalls["scaled"], scale = scaled
-        readings["scaled"] = Misread("scaled", float(recalls["scaled"].mean()), scale)
+    for name, signs in _FITTED.items():
+        if (fitted := _scaled(images, group, limits, signs)) is not None:
+            recalls[name], scale = fitted
+            readings[name] = Misread(name, float(recalls[name].mean()), scale)
     best = max(recalls, key=lambda name: readings[name].recall)
     units = Units.of(group, group)
     return readings[best] if is_better(units.means(recall), units.means(recalls[best])) else None
@@ -185,13 +190,16 @@ def _reading(image: BoxedPair, read: Callable[[Floats], Floats]) -> BoxedPair:
 
 
 def _scaled(
-    images: Sequence[BoxedPair], group: Integers, limits: CountingLimits
+    images: Sequence[BoxedPair], group: Integers, limits: CountingLimits, signs: tuple[float, float]
 ) -> tuple[Floats, tuple[float, float]] | None:
-    """Recalls with boxes scaled and moved as the images of the other half say, and the scale; None of few boxes."""
+    """Recalls with boxes scaled and moved as the images of the other half say, and the scale; None of few boxes.
+
+    Where a sign is negative, boxes are mirrored.
+    """
     recalls, scales = np.zeros(len(images)), []
     halves = [np.flatnonzero(group % 2 == half).tolist() for half in range(2)]
     for half, others in (halves, halves[::-1]):
-        fitted = _fit([images[place] for place in others], limits)
+        fitted = _fit([images[place] for place in others], limits, np.array(signs))
         if fitted is None:
             return None
         scale, offset = fitted
@@ -203,11 +211,15 @@ def _scaled(
 
 
 def _moved(boxes: Floats, scale: Floats, offset: Floats) -> Floats:
-    return np.asarray(boxes * np.tile(scale, 2) + np.tile(offset, 2))
+    first, second = boxes[:, :2] * scale + offset, boxes[:, 2:] * scale + offset
+    return np.hstack([np.minimum(first, second), np.maximum(first, second)])
 
 
-def _fit(images: Sequence[BoxedPair], limits: CountingLimits) -> tuple[Floats, Floats] | None:
-    """The scale and offset of x and y that make confident boxes spread as objects do; None of few."""
+def _fit(images: Sequence[BoxedPair], limits: CountingLimits, signs: Floats) -> tuple[Floats, Floats] | None:
+    """The scale and offset of x and y that make confident boxes spread as objects do; None of few.
+
+    `signs`: those of the scale of x and of y.
+    """
     predicted = np.concatenate(
         [np.zeros((0, 4))] + [image.predicted.boxes[limits.are_confident(image.predicted)] for image in images]
     )
@@ -218,5 +230,5 @@ def _fit(images: Sequence[BoxedPair], limits: CountingLimits) -> tuple[Floats, F
     least, most = np.quantile(true.reshape(-1, 2), _QUANTILES, axis=0)
     if ((high - low) <= 0).any():
         return None
-    scale = (most - least) / (high - low)
-    return scale, least - scale * low
+    scale = signs * (most - least) / (high - low)
+    return scale, (least + most - scale * (low + high)) / 2

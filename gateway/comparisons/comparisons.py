@@ -28,6 +28,7 @@ from gateway.comparisons.sides import Side, Sides, choose_sides, difference_sent
 from gateway.database.pagination import decode_cursor, encode_cursor
 from gateway.database.tables import Counterfactual, Job, SourceImage
 from gateway.kinds import KINDS
+from gateway.kinds.originals import doubts_in_words
 from gateway.results.recent import Recent
 from gateway.results.views import counterfactual_views
 from shared.problems import InvalidInput
@@ -196,15 +197,17 @@ class JobComparisons:
             disagreeing=count,
             disagreements=_disagreements(session, sides, matching, entries),
             next=encode_cursor((start + limit,)) if count > start + limit else None,
+            reserve=paired.reserve,
         )
 
 
 class _Paired(NamedTuple):
-    """The cells that both sides have, and the number of those that one side has alone."""
+    """The cells that both sides have, the number of those that one side has alone, and what speaks against a side."""
 
     cells: Mapping[Cell | None, CellRows]
     one_sided: int
     relation: Relation
+    reserve: str
 
 
 class _Compared(NamedTuple):
@@ -229,7 +232,8 @@ def _pair(session: Session, sides: Sides, matching: Matching) -> _Paired:
     other = number_alike(scores_of_side(other_rows, sides.other), matching.other_number, matching.other_group)
     cells = cell_rows(this, other, rows.relation, sides.pairing)
     all_cells = members_of(this, rows.relation).keys() | members_of(other, rows.relation).keys()
-    return _Paired(cells, len(all_cells) - len(cells), rows.relation)
+    checks = [(side.model, of_job.checks[side.model]) for side, of_job in zip(sides, (rows, other_rows), strict=True)]
+    return _Paired(cells, len(all_cells) - len(cells), rows.relation, doubts_in_words(checks))
 
 
 def _compared_side(side: Side, sources: int, counterfactuals: int) -> ComparedSide:

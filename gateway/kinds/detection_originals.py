@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gateway.analysis.detection import COUNTED, BoxedPair, CountingLimits
+from gateway.analysis.detection import COUNTED, BoxedPair, CountingLimits, are_alike
 from gateway.analysis.limits import LEAST_SOURCES
 from gateway.analysis.original_boxes import JudgedBoxes, judge_boxes
 from gateway.kinds.detection_rows import NOTHING, all_boxes, limits_of, objects_of, true_objects
@@ -53,16 +53,22 @@ class BoxedOriginals:
             right=judged.recall,
             chance=judged.chance,
             standing=judged.standing,
-            only="" if judged.confident else NOTHING,
+            only=NOTHING if not judged.confident else "" if judged.only is None else self._classes[judged.only],
             order=exchanges(judged.order, self._classes),
         )
         return check.model_copy(update={"sentence": _sentence(check, judged, self._limits)})
 
     def _unlabelled(self) -> OriginalsCheck | None:
-        boxes = sum(int(self._limits.are_confident(image.predicted).sum()) for image in self._images)
-        if boxes or len(self._images) < LEAST_SOURCES:
+        counting = [self._limits.counting(image.predicted) for image in self._images]
+        if len(counting) < LEAST_SOURCES or not all(are_alike(boxes, counting[0]) for boxes in counting):
             return None
-        sentence = f"It detects nothing on the {len(self._images)} originals, so nothing can be lost. Check {_CAUSES}."
+        if len(counting[0].label):
+            sentence = (
+                f"It gives the same boxes for each of the {len(counting)} originals, and without ground truth nothing "
+                "shows whether it tells images apart. Submit boxes, or other images."
+            )
+            return OriginalsCheck(standing="open", sentence=sentence)
+        sentence = f"It detects nothing on the {len(counting)} originals, so nothing can be lost. Check {_CAUSES}."
         return OriginalsCheck(standing="open", only=NOTHING, sentence=sentence)
 
 
@@ -74,6 +80,8 @@ _READ_AS = {
     "centres": "read as centre, width and height, its boxes find {recall} of the objects: convert them to corners",
     "scaled": "scaled by {x:.2g} horizontally and {y:.2g} vertically, and moved, its boxes find {recall} of the "
     "objects: give them in pixels of the image, before resizing and padding",
+    "mirrored": "mirrored from left to right, its boxes find {recall} of the objects: preprocessing may flip images",
+    "upside down": "turned upside down, its boxes find {recall} of the objects: its y may count from the bottom",
 }
 
 
@@ -90,13 +98,16 @@ def _sentence(check: OriginalsCheck, judged: JudgedBoxes, limits: CountingLimits
     cause = " And ".join(causes)
     if cause and check.standing != "unsound":
         return f"R{recall[1:]}, but {cause}"
+    if judged.only is not None and check.standing != "unsound":
+        fault = f"it calls each object that it locates `{check.only}`, whatever its label"
+        return f"R{recall[1:]}, but {fault}. Check {_CAUSES}."
     if check.standing == "sound":
         return ""
     if check.standing == "open":
         return f"Not shown to be better than chance: {recall}, {bar}. Check {_CAUSES}, or submit more images."
     if cause:
         return f"Not testable: {recall}, because {cause} Then submit again."
-    if check.only:
+    if check.only == NOTHING:
         highest = "it returns no box at all" if judged.highest is None else f"its highest score is {judged.highest:.2g}"
         least = f"{limits.score.min():g}" if len(limits.score) else "0"
         return f"Not testable: {recall}, since no box has a score from {least} on ({highest}). Check {_CAUSES}."

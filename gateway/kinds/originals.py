@@ -5,14 +5,14 @@ A worker asks before anything is rendered, and the report after everything is pr
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from gateway.analysis.effects import Floats
 from gateway.analysis.limits import LEAST_SOURCES
 from gateway.kinds.rows import PredictionRow
-from shared.schemas.effects import BEYOND
+from shared.schemas.effects import SMALL_LOSS
 from shared.schemas.metrics import ExchangedClass, OriginalsCheck
 
 MOST_NAMED = 8  # in a sentence
@@ -29,26 +29,27 @@ class OriginalsJudge(Protocol):
 
 
 class HeldLabels:
-    """The labels of a model's originals, and its best score of each."""
+    """The labels of a model's originals, and the sum of its scores of each."""
 
     def __init__(self) -> None:
-        self._images, self._best = Counter[str](), dict[str, float]()
+        self._images, self._sums = Counter[str](), defaultdict[str, float](float)
 
     def add(self, scores: Mapping[str, float]) -> None:
         """Add an original with its scores by label."""
         self._images.update(scores.keys())
         for label, score in scores.items():
-            self._best[label] = max(score, self._best.get(label, 0.0))
+            self._sums[label] += score
 
     def named_in(self, check: OriginalsCheck | None) -> OriginalsCheck | None:
-        """The check of a sound model, which names the labels of which no original has more to lose than the margin."""
-        never = [label for label, n in self._images.items() if n >= LEAST_SOURCES and self._best[label] <= BEYOND]
+        """The check of a sound model, which names labels that have no more to lose than a green verdict rules out."""
+        images = {label: n for label, n in self._images.items() if n >= LEAST_SOURCES}
+        never = [label for label, n in images.items() if self._sums[label] <= SMALL_LOSS * n]
         if check is None or check.standing != "sound" or check.order or not never:
             return check
         listed = ", ".join(f"`{label}`" for label in sorted(never)[:MOST_NAMED])
         more = f" and {len(never) - MOST_NAMED} more" if len(never) > MOST_NAMED else ""
         hint = (
-            f"It never recognises {listed}{more} on the originals, so nothing can be lost there. Check these "
+            f"It hardly ever recognises {listed}{more} on the originals, so nothing can be lost there. Check these "
             "names in its classes, and the label map."
         )
         return check.model_copy(update={"never": sorted(never), "sentence": f"{check.sentence} {hint}".strip()})
@@ -79,6 +80,12 @@ def exchange_in_words(check: OriginalsCheck) -> str:
     pairs = [f"`{pair.predicted}` for `{pair.meant}`" for pair in check.order[:MOST_NAMED]]
     more = f" and {len(check.order) - MOST_NAMED} more" if len(check.order) > MOST_NAMED else ""
     return f"classes are exchanged: it says {', '.join(pairs)}{more}."
+
+
+def doubts_in_words(checks: Iterable[tuple[str, OriginalsCheck | None]]) -> str:
+    """What the originals say against models, each with its check: "`v2`: Not testable: …"; "" if nothing."""
+    doubts = [f"`{model}`: {check.sentence}" for model, check in checks if check and not check.lets_pass]
+    return " ".join(dict.fromkeys(doubts))
 
 
 def channel_hint(scores: Floats, exchanged: Floats) -> str:

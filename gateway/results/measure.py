@@ -315,10 +315,12 @@ def with_panel(tested: Sequence[ModelResults], references: Sequence[ModelResults
 
     A model fails in a cell with at least 12 source images if its effect there is below −5 points. The cell is suspect
     if all models fail, those under test and at least one reference model, which must not share a weakness by training.
+    A reference model that is not right on the originals shows nothing: it has nothing to lose.
     """
     if not references:
         return list(tested)
-    return with_cells(tested, lambda figures, effect: _with_panel(figures.method, effect, tested, references))
+    right = [figures for figures in references if figures.originals is None or figures.originals.lets_pass]
+    return with_cells(tested, lambda figures, effect: _with_panel(figures.method, effect, tested, right))
 
 
 def _with_panel(

@@ -83,7 +83,7 @@ def panel_sentence(panel: Panel) -> str:
     if panel.suspect:
         return "; suspect: every reference model fails here, too, so the images may be broken"
     if not panel.references:
-        return "; no reference model has enough images here"
+        return "; no reference model that is right on the originals has enough images here"
     return f"; {len(panel.failing)} of {len(panel.references)} reference models fail here"
 
 

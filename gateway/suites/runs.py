@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from sqlalchemy.orm import Session
 
 from gateway.analysis.effects import Scores
@@ -13,14 +11,15 @@ from gateway.database.sessions import reading
 from gateway.database.tables import Job
 from gateway.jobs.model_choice import models_by_name
 from gateway.kinds import KINDS
+from gateway.kinds.originals import doubts_in_words
 from gateway.models_under_test.models import all_models
 from gateway.results.job_rows import JobRows, load_rows
 from gateway.suites import suites
 from gateway.suites.suites import comparison_sentence
 from shared.problems import Conflict
-from shared.schemas.metrics import OriginalsCheck
 from shared.schemas.suites import RunResults, RunView
 from shared.seeds import derive_seed
+from shared.words.verdicts import silence_in_words
 
 
 def start(context: Context, owner: str, suite: str, name: str) -> RunView:
@@ -74,8 +73,8 @@ def results(
         left_out=left_out,
         cells=cells,
         breaches=[cell.sentence for cell in cells if cell.judgement == "drop"],
-        untestable=_reserve(checks, untestable=True),
-        doubtful=" ".join(filter(None, [run.stored_spec.reserve, _reserve(checks, untestable=False)])),
+        untestable=doubts_in_words(checks),
+        doubtful=" ".join(filter(None, [run.stored_spec.reserve, _silence(rows)])),
     )
 
 
@@ -85,14 +84,11 @@ def _scores(rows: JobRows) -> tuple[dict[str, Scores], int]:
     return scores, sum(pair_rows.left_out for pair_rows in rows.models.values())
 
 
-def _reserve(checks: Sequence[tuple[str, OriginalsCheck | None]], untestable: bool) -> str:
-    """What the originals say against the models of the compared runs; "" if nothing."""
-    sentences = [
-        f"`{model}`: {check.sentence}"
-        for model, check in checks
-        if check and not check.lets_pass and (check.standing == "unsound") == untestable
-    ]
-    return " ".join(dict.fromkeys(sentences))
+def _silence(rows: JobRows) -> str:
+    """What to say of a release that gave no answer to many counterfactuals; "" of others."""
+    answered = sum(len(pair_rows.scores.source) for pair_rows in rows.models.values())
+    unanswered = sum(pair_rows.unanswered.get("counterfactual", 0) for pair_rows in rows.models.values())
+    return silence_in_words(unanswered, answered)
 
 
 def _done(run: Job) -> Job:

@@ -103,8 +103,9 @@ class JobComparison(Contract):
 
     `cells`: all counterfactuals and every cell that both sides have; differences first, then by size.
     `one_sided` counts the cells that one side lacks. `only_this` and `only_other` count source images of one job alone;
-    `relabelled` those whose ground truth differs between the jobs. Neither is compared. `disagreements` is a page of
-    `disagreeing`, the largest difference first; `next` is the cursor of the following page.
+    `relabelled` those whose ground truth differs between the jobs. Neither is compared. `reserve`: what the originals
+    say against a side's model, which may lose little because it is never right; "" if nothing. `disagreements` is a
+    page of `disagreeing`, the largest difference first; `next` is the cursor of the following page.
     """
 
     this: ComparedSide
@@ -121,3 +122,4 @@ class JobComparison(Contract):
     disagreeing: int
     disagreements: list[Disagreement]
     next: str | None
+    reserve: str = ""

@@ -72,8 +72,8 @@ class OriginalsCheck(Contract):
     is. Without ground truth `right` and `chance` are None, and a model that says `only` one class is `open`. Of a
     segmenter `right` is its mean IoU, and `chance` that of a mask of one class, or of pixels drawn by the shares of
     its classes. Of a detector they are its mean recall, and that of its boxes on other images. `never`: classes of 12
-    originals or more of which a sound model recognises none; nothing can be lost there. `blind`: of a model that is
-    asked a question; one that does not look at the pictures is `unsound`.
+    originals or more on which a sound model scores 10 % at most; hardly anything can be lost there. `blind`: of a model
+    that is asked a question; one that does not look at the pictures is `unsound`.
     """
 
     right: Rate | MeanOverlap | None = None

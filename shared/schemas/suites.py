@@ -146,9 +146,9 @@ class RunResults(Contract):
 
     `metric`: of segmenters it is IoU. `breaches` are the sentences of the cells that drop by more than `max_drop`
     points, worst first. `left_out` counts counterfactuals without a usable ground truth or prediction. `untestable`:
-    why nothing could be tested, since the release, or its baseline, is not right on the originals. `doubtful`: what
-    the originals leave open of either, or that the images are outside the profile's domain, so that no breach is no
-    pass without reserve.
+    why no breach means nothing, since the release, or its baseline, is not shown to be right on the originals.
+    `doubtful`: that the images are outside the profile's domain, or that the release gave no answer to many, so that no
+    breach is no pass without reserve.
     """
 
     suite: str

@@ -39,8 +39,8 @@ class ModelVerdict:
     many images are valid, it is divided by the lower end of that share: an edit that does not show loses nothing. Both
     are then limits at 97.5 %, so that their quotient is one at 95 %.
     `provisional`: the method's random sample is not reviewed, or holds no image that the model kept.
-    `never`: the model recognises a class on none of the originals, so that no change could cost it anything there.
-    `hallucinations`: sentences on the values under which it hallucinates more, beside the cells of recall.
+    `never`: the model hardly ever recognises a class on the originals, so that no change could cost it much there.
+    `beside`: sentences on what no cell shows: values under which it hallucinates more, and missing answers.
     """
 
     kind: VerdictKind
@@ -52,7 +52,7 @@ class ModelVerdict:
     limit: float = 1.0
     provisional: bool = True
     never: bool = False
-    hallucinations: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
 
     @property
     def shown(self) -> list[CellEffect]:
@@ -63,9 +63,7 @@ class ModelVerdict:
     def passes(self) -> bool:
         """Whether more than a small loss is ruled out in all tested cells, on reviewed images."""
         return (
-            self.kind == "bounded"
-            and self.limit <= SMALL_LOSS
-            and not (self.provisional or self.never or self.hallucinations)
+            self.kind == "bounded" and self.limit <= SMALL_LOSS and not (self.provisional or self.never or self.beside)
         )
 
 
@@ -119,9 +117,20 @@ def verdict_of(results: JobResults, of: ModelResults) -> ModelVerdict:
     largest = max((_loss_limit(effect, beside_share=share is not None) for effect in tested), default=1.0)
     limit = min(1.0, largest / (share or 1.0))
     never = bool(check and check.never)
-    hallucinations = tuple(effect.sentence for effect in of.detection.more_hallucinations) if of.detection else ()
-    return ModelVerdict(
-        kind, weaknesses, tested, untested, unsettled, sentence, limit, share is None, never, hallucinations
+    hallucinations = [effect.sentence for effect in of.detection.more_hallucinations] if of.detection else []
+    silence = silence_in_words(of.unanswered.get("counterfactual", 0), of.counterfactuals)
+    beside = (*hallucinations, *([silence] if silence else []))
+    return ModelVerdict(kind, weaknesses, tested, untested, unsettled, sentence, limit, share is None, never, beside)
+
+
+def silence_in_words(unanswered: int, answered: int) -> str:
+    """What to say of a model without an answer to more than 5 % of the counterfactuals, which do not count; else ""."""
+    asked = unanswered + answered
+    if unanswered <= BEYOND * asked:
+        return ""
+    return (
+        f"It gave no answer to {unanswered:,} of {asked:,} counterfactuals, which do not count: a change may cost more "
+        "than is ruled out."
     )
 
 
@@ -162,17 +171,15 @@ def any_testable(results: JobResults) -> bool:
 def model_hints(results: JobResults) -> list[str]:
     """What else is to be said of models: "`street`: Right on 64 % (…) of the originals. If …".
 
-    First of them on their originals, then where detectors hallucinate more, which no cell of recall shows.
+    First of them on their originals, then what no cell shows.
     """
     hints = {
         of.model: f"`{of.model}`: {verdict.originals}"
         for of in results.results
         if (verdict := verdict_of(results, of)).kind != "not testable" and verdict.originals
     }
-    hallucinations = [
-        f"`{of.model}`: {line}" for of in results.results for line in verdict_of(results, of).hallucinations
-    ]
-    return [*hints.values(), *hallucinations]
+    beside = [f"`{of.model}`: {line}" for of in results.results for line in verdict_of(results, of).beside]
+    return [*hints.values(), *beside]
 
 
 def lost_images(effect: CellEffect) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import random
 import select
@@ -10,8 +11,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +22,20 @@ import numpy as np
 import pytest
 import sqlalchemy as sa
 
-from gateway.database.sessions import open_engine
+from gateway.database.feedback_tables import Answer
+from gateway.database.sessions import migrate, open_engine, open_sessions
 from gateway.database.tables import Counterfactual, Prediction, RecordedCall, Report, SourceImage, Table
+from gateway.operations.data_directory import stored_in
 from shared.media.images import encode
+from shared.media.storage import DirectoryStore
+from tests.support.drawn_job import confirmable_job
 from tests.support.http_jobs import finished
 from tests.support.small_services import SmallServices, serve
+from tests.support.threads import background
 from tinyworld.objects.demo import write_demo
 
 KILLS = 10
+LIVES, RATERS = 5, 60  # of the test of follow-ups
 IN_FLIGHT = 8
 START_SECONDS = 300.0
 
@@ -142,6 +150,49 @@ def test_ten_kills_change_nothing_but_the_time_it_takes(tmp_path: Path) -> None:
     arms = Counter(rows(tmp_path / "undisturbed", Counterfactual, "source_image_id"))
     under_way = IN_FLIGHT * max(arms.values())  # an image's arms are rendered together, a call each
     assert repeated <= KILLS * under_way, "only calls that were under way at a kill may be made again"
+
+
+def import_answers(url: str, study: str, items: Sequence[str], answer: str) -> None:
+    """Send the same answer of many raters to each item, for as long as the system lives."""
+    lines = [f"{rater},{item},{answer}" for rater in range(RATERS) for item in items]
+    with suppress(httpx.TransportError):
+        httpx.put(f"{url}/studies/{study}/answers.csv", content="\n".join(["rater,item,valid", *lines]), timeout=600)
+
+
+@pytest.mark.slow
+def test_kills_lose_nothing_of_a_confirmation_and_of_answers_that_come_in(tmp_path: Path) -> None:
+    """All lines of a file of answers are stored or none, and a confirmation that is asked for again is the same job."""
+    directory, moments = tmp_path / "killed", random.Random(3)
+    directory.mkdir()
+    engine = open_engine(stored_in(directory)["database_url"])
+    migrate(engine)
+    confirmable_job().restore(open_sessions(engine), DirectoryStore(directory / "objects"))
+    engine.dispose()
+    question = {"name": "valid", "kind": "yes_no", "text": "Is it right?"}
+    request = {"questions": [question], "controls": 0, "attention": 0}
+    study, items, confirmations = "", list[str](), set[str]()
+    with serve(SmallServices(seconds=0.1)) as services_url:
+        for number in range(LIVES):
+            with closing(Life(directory, services_url)) as life:
+                url = life.base_url()
+                if not study:
+                    study = httpx.post(f"{url}/jobs/drawn/studies", json=request, timeout=120).json()["id"]
+                    listed = httpx.get(f"{url}/studies/{study}/items.csv", timeout=120).text
+                    items = [row["item"] for row in csv.DictReader(io.StringIO(listed))]
+                sending = partial(import_answers, url, study, items, ("yes", "no")[number % 2])
+                with background(sending, release=life.close):
+                    started = httpx.post(
+                        f"{url}/jobs/drawn/confirmation", json={"confirm_with": "shifts"}, timeout=START_SECONDS
+                    )
+                    assert started.status_code == 202, started.text
+                    confirmations.add(started.json()["id"])
+                    time.sleep(moments.uniform(0, 2))
+            answers = [str(content) for (content,) in rows(directory, Answer, "content")]
+            assert (len(set(answers)), len(answers)) in ((0, 0), (1, RATERS * len(items)))
+        with closing(Life(directory, services_url)) as life, httpx.Client(base_url=life.base_url()) as client:
+            (confirmation,) = confirmations
+            assert finished(client, f"/jobs/{confirmation}", 900)["state"] == "done"
+    assert answers, "no file came in before its kill"
 
 
 @pytest.mark.slow

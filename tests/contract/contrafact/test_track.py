@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from contrafact.client import Client
-from contrafact.tracked_job import TrackedJob, load_tracked_job, metrics, tracked_data
+from contrafact.tracked_job import TrackedJob, load_tracked_job, metrics, parameters, tracked_data
 from shared.schemas.effects import CellEffect
+from shared.schemas.metrics import OriginalsCheck
 from shared.schemas.results import JobResults
 from tests.support.drawn_job import serve_drawn_job
 from tests.support.gateway_under_test import Gateway
@@ -90,6 +91,16 @@ def test_every_tested_effect_has_the_ends_of_its_interval(gateway: Gateway, trac
     assert tracked.metrics["night-bus/dillema/weaknesses"] == 1
     assert tracked.parameters["seed"] == "7"
     assert set(tracked.files) == {"report.html", "report.md", "report.json"}
+
+
+def test_a_model_without_a_verdict_has_no_number_of_weaknesses(gateway: Gateway) -> None:
+    """One that was never right was logged with 0 weaknesses, and one without ground truth with 100 % accuracy."""
+    results = JobResults.model_validate(gateway.client.get("/jobs/drawn/results").json()["metrics"])
+    check = OriginalsCheck(standing="unsound", sentence="Not testable: right on 0 %.")
+    result = results.results[0].model_copy(update={"originals": check, "relation": "metamorphic"})
+    results = results.model_copy(update={"results": [result]})
+    assert not [name for name in metrics(results) if name.endswith(("/weaknesses", "/findings")) or "/accuracy" in name]
+    assert parameters(results)["verdict of night-bus/dillema"] == check.sentence
 
 
 def test_names_that_trackers_would_refuse_are_written_otherwise_and_stay_apart(gateway: Gateway) -> None:

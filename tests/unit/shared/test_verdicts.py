@@ -185,6 +185,9 @@ def test_a_verdict_is_green_only_if_all_but_a_small_loss_is_ruled_out(
     hallucinating = figures.results[0].model_copy(update={"detection": detection})
     assert not verdict_of(figures, hallucinating).passes, "no cell of recall shows it"
     assert model_hints(job_results(hallucinating)) == ["`m`: Hallucinates more in fog."]
+    silent = figures.results[0].model_copy(update={"unanswered": {"counterfactual": 12}, "counterfactuals": 40})
+    assert not verdict_of(figures, silent).passes, "what a model does not answer counts nowhere"
+    assert model_hints(job_results(silent))[0].startswith("`m`: It gave no answer to 12 of 52")
     assert verdict.limit == pytest.approx((limit + 0.005) / valid if valid and reviewed > 3 else limit)
     assert ("Provisional" in verdict_sentence(verdict)) is not (valid is not None and reviewed > 3)
 

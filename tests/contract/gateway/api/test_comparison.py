@@ -10,7 +10,9 @@ from typer.testing import CliRunner
 
 from contrafact import AsyncClient, Client
 from contrafact.cli import app
+from gateway.database.tables import Job
 from shared.problems import InvalidInput
+from shared.schemas.base import JsonObject
 from shared.schemas.comparisons import CellDifference, ComparisonChoice, JobComparison
 from tests.support.compared_jobs import REFUSED, add_compared_jobs
 from tests.support.gateway_under_test import Gateway, serve_gateway
@@ -57,6 +59,21 @@ def test_two_models_differ_in_the_planted_cell_only(gateway: Gateway) -> None:
     assert comparison.cells[0].judgement == "worse"
     assert (comparison.only_this, comparison.only_other, comparison.relabelled) == (0, 0, 0)
     assert comparison.sources == 2 * SOURCES
+
+
+def test_a_side_that_is_not_right_on_the_originals_is_said_first(gateway: Gateway) -> None:
+    """A model that is never right loses nothing, and was called "better"."""
+    assert compare(gateway, **MODELS).reserve == ""
+    refused: JsonObject = {"weak": {"standing": "unsound", "sentence": "Not testable: right on 0 %."}}
+    with gateway.context.sessions.begin() as session:
+        job = session.get_one(Job, "made")
+        spec, job.spec = job.spec, {**job.spec, "refused": refused}
+    try:
+        assert compare(gateway, **MODELS).reserve == "`weak`: Not testable: right on 0 %."
+        assert "right on 0 %" in gateway.client.get("/jobs/made/compare", params=MODELS).text
+    finally:
+        with gateway.context.sessions.begin() as session:
+            session.get_one(Job, "made").spec = spec
 
 
 def test_the_same_comparison_is_computed_again_bit_for_bit(gateway: Gateway) -> None:

@@ -11,7 +11,9 @@ from gateway.database.sessions import Sessions
 from gateway.database.tables import Job, Prediction
 from gateway.report.build import build_report
 from gateway.report.page import DATA_BEGIN
+from gateway.results.measure import with_panel
 from shared.media.storage import DirectoryStore
+from shared.schemas.metrics import OriginalsCheck
 from shared.schemas.results import JobResults
 from tests.support.drawn_job import add_drawn_job
 
@@ -55,3 +57,7 @@ def test_a_weakness_is_suspect_if_the_reference_models_share_it(
     assert finding.panel.failing == (["sound"] if same_weakness else [])
     assert ("suspect" in finding.details) == same_weakness
     assert ("suspect" in page) == same_weakness
+    wrong = results.references[0].model_copy(update={"originals": OriginalsCheck(standing="unsound")})
+    (figures,) = with_panel(results.results, [wrong])
+    assert figures.findings[0].panel is not None
+    assert figures.findings[0].panel.references == [], "one that is never right did not fail, which cleared the images"

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import resource
+import sqlite3
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 
 import psutil
 import pytest
 from sqlalchemy import select
+from sqlalchemy.exc import OperationalError
 
+import gateway.database.sessions
 import gateway.database.table_base
 import gateway.model_services.clients
 from gateway.database.sessions import Sessions, database_now, migrate, open_engine, open_sessions
@@ -145,6 +148,48 @@ def test_a_database_that_stalls_longer_than_a_lease_costs_time_only(tmp_path: Pa
     assert [(image.state, image.attempts) for image in images] == [("done", 0)] * 4
     assert len(counterfactuals) == len(set(counterfactuals)) > 0
     assert len(predictions) == len(set(map(str, predictions))) > 0
+
+
+@pytest.mark.slow
+def test_sqlite_that_another_program_locks_for_longer_than_its_timeout_costs_time_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock holds at the claims, while results are stored, and while a request is answered."""
+    monkeypatch.setattr(gateway.database.sessions, "SQLITE_BUSY_MILLISECONDS", 1000)
+    small = SmallServices(seconds=0.05)
+    with ExitStack() as stack:
+        engine = open_engine(f"sqlite:///{tmp_path / 'contrafact.db'}")
+        stack.callback(engine.dispose)
+        migrate(engine)
+        day = Day(open_sessions(engine), tmp_path, small, stack.enter_context(serve(small)))
+        day.site.add_job(images=4)
+        stack.enter_context(closing(day.site))
+        worker = day.worker()
+        worker.start()
+        locked = 0
+        with closing(sqlite3.connect(tmp_path / "contrafact.db", isolation_level=None, timeout=60)) as other:
+            for _ in range(4):
+                other.execute("BEGIN IMMEDIATE")
+                with background(lambda: as_celery_runs(worker.step)):
+                    time.sleep(2 * STALL)
+                    other.execute("COMMIT")
+                    (unfinished,) = other.execute("SELECT COUNT(*) FROM source_images WHERE state != 'done'").fetchone()
+                    locked += unfinished
+        monkeypatch.undo()
+        engine.dispose()  # new connections have the usual timeout, so that a busy machine does not fail the rest
+        let_time_pass(day.site.sessions, HASTY.lease_seconds + 1)  # leases of steps that the lock broke off
+        images = day.until_done(worker)
+        counterfactuals, predictions = day.site.results()
+    assert locked, "the locks came too late to mean anything"
+    assert [(image.state, image.attempts) for image in images] == [("done", 0)] * 4
+    assert len(counterfactuals) == len(set(counterfactuals)) > 0
+    assert len(predictions) == len(set(map(str, predictions))) > 0
+
+
+def as_celery_runs(step: Callable[[], None]) -> None:
+    """A step whose error ends it alone."""
+    with suppress(OperationalError):
+        step()
 
 
 @ON_POSTGRES

@@ -220,3 +220,11 @@ def test_names_are_those_of_the_files_and_data(tmp_path: Path) -> None:
 def test_what_is_no_data_set_is_refused_with_what_to_change(dataset: object, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         read_dataset(dataset, None, None).read(0)
+
+
+def test_labels_keep_the_data_set_s_own_names_where_the_model_has_them_in_another_order() -> None:
+    """`classes`, in the order of the model's outputs, exchanged the labels."""
+    assert pairs(read_dataset(hugging_face(), CLASSES[::-1], None)) == EXPECTED
+    assert pairs(read_dataset(MaiteImages(), CLASSES[::-1], None)) == EXPECTED
+    renamed = read_dataset(hugging_face(), ["Auto", "Omnibus"], None)
+    assert [renamed.read(place).label for place in range(2)] == ["Auto", "Omnibus"]

@@ -216,6 +216,17 @@ def test_a_pipeline_and_its_model_agree() -> None:
     assert np.allclose(by_model.run(IMAGES), of_pipeline.run(IMAGES), atol=1e-5)
 
 
+def test_a_model_s_own_names_in_another_order_are_refused() -> None:
+    """Every prediction got the name of another output."""
+    with pytest.raises(InvalidInput, match="another order"):
+        in_process(small_resnet(), classes=CLASSES[::-1])
+
+
+def test_a_model_without_an_image_processor_needs_preprocess() -> None:
+    with pytest.raises(ValueError, match="preprocess"):
+        in_process(small_resnet(), classes=None)
+
+
 def test_a_module_that_ends_in_softmax_is_not_normalised_twice() -> None:
     module = torch.nn.Sequential(Brightness(), torch.nn.Softmax(dim=1))
     for output in (None, "probabilities"):

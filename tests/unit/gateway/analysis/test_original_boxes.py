@@ -41,14 +41,19 @@ def judged(
     noise: float = 2.0,
     missed: float = 0.1,
     seed: int = 1,
+    only: int | None = None,
 ) -> JudgedBoxes:
-    """A detector that misses some objects and whose boxes are off by some pixels, in the convention `returned`."""
+    """A detector that misses some objects and whose boxes are off by some pixels, in the convention `returned`.
+
+    `only`: the class of all its boxes.
+    """
     random = np.random.default_rng(seed)
     pairs = []
     for objects in images:
         boxes = returned(objects.boxes + random.normal(0, noise, objects.boxes.shape))
         kept = (random.random(len(boxes)) >= missed) & (boxes[:, 2:] > boxes[:, :2]).all(axis=1)
-        pairs.append(BoxedPair(objects, Predicted(boxes[kept], objects.label[kept], np.full(int(kept.sum()), 0.9))))
+        label = objects.label[kept] if only is None else np.full(int(kept.sum()), only)
+        pairs.append(BoxedPair(objects, Predicted(boxes[kept], label, np.full(int(kept.sum()), 0.9))))
     judgement = judge_boxes(pairs, np.arange(len(pairs)), CLASSES, LIMITS, seed)
     assert judgement is not None
     return judgement
@@ -64,13 +69,17 @@ RETURNED: dict[str, Callable[[Floats], Floats]] = {
     "corners as sides": lambda boxes: np.hstack([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]]),
     "centres": lambda boxes: np.hstack([(boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]]),
     "scaled": lambda boxes: boxes * np.tile([416 / 640, 416 / 360], 2),
+    "mirrored": lambda boxes: np.column_stack([SIZE[0] - boxes[:, 2], boxes[:, 1], SIZE[0] - boxes[:, 0], boxes[:, 3]]),
+    "upside down": lambda boxes: np.column_stack(
+        [boxes[:, 0], SIZE[1] - boxes[:, 3], boxes[:, 2], SIZE[1] - boxes[:, 1]]
+    ),
 }
 
 
 @pytest.mark.parametrize("convention", RETURNED)
 def test_boxes_of_another_convention_are_named(convention: str) -> None:
     """They were called "not testable", and nothing said why. Boxes without an area are no boxes."""
-    all_kept = convention in ("transposed", "scaled")
+    all_kept = convention in ("transposed", "scaled", "mirrored", "upside down")
     judgement = judged(scenes(24, 3, spread=1.0 if all_kept else 0.2), RETURNED[convention])
     assert judgement.misread is not None
     assert judgement.misread.convention == convention
@@ -94,3 +103,10 @@ def test_a_detector_that_finds_nothing_is_not_testable() -> None:
     judgement = judged(scenes(24, 3), as_they_are, missed=1.0)
     assert (judgement.standing, judgement.confident, judgement.highest) == ("unsound", 0, None)
     assert (judgement.misread, judgement.order) == (None, {})
+
+
+def test_a_detector_that_calls_every_object_the_same_is_not_sound() -> None:
+    """Its boxes find the objects of that class, so it was tested, and nothing said what it does."""
+    judgement = judged(scenes(24, 3), as_they_are, only=0)
+    assert (judgement.only, judgement.standing) == (0, "open")
+    assert judged(scenes(24, 3), as_they_are).only is None
