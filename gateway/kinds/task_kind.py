@@ -116,7 +116,7 @@ class TaskKind(Generic[Answer, Truth]):
     repaired; "" if they can. `most_classes` of a job (None: any number). `on_power`: what a plan adds
     on the drops that it can detect.
 
-    `answers`: of a reply of the `endpoint`, for each image, by the classes of the job. `truth_of` reads the ground
+    `asks`: what a request to the `endpoint` has beside images. `answers`: of its reply, for each image, by the classes of the job. `truth_of` reads the ground
     truth of a source image. `as_truth` turns the answer for an original into the truth of a job without ground truth.
     `without`: the truth of an image in which the objects at these places are lost. `with_added`: the truth of an image,
     given the prediction for it and the source, that also has what a segmenter says that the editor added. `changed`:
@@ -167,6 +167,7 @@ class TaskKind(Generic[Answer, Truth]):
     choose: Callable[[Sequence[PredictionRow], Sequence[str]], dict[str, float]] | None = None
     alike: Callable[[Sequence[PredictionRow | None]], Sequence[PredictionRow | None]] = lambda rows: rows
     baseline: Callable[[Scored, Any, Any, Services], Scored] = lambda original, *_: original
+    asks: Callable[[MethodImage], Fields] = lambda source: {}
     without: Callable[[Truth, frozenset[int]], Truth] = lambda truth, lost: truth
     with_added: Callable[[Truth, Scored, ImagePayload, ImagePayload, ShapeService], Truth] = lambda truth, *_: truth
 

@@ -31,7 +31,7 @@ def predictions(
         kind, truth, original = work.kind_of(model.name), ground_truth, None
         for batch in batches:
             images = payloads(batch, shelf)
-            request = model.request(endpoint, images, link)
+            request = model.request(endpoint, images, link, kind.asks(source))
             reply = services.call(endpoint, request)
             for item, image, answer in zip(batch, images, kind.answers(reply, work.classes), strict=True):
                 if truth is None and work.metamorphic:
