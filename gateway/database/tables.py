@@ -163,12 +163,12 @@ class SourceImage(Leased, Table):
     (turn, position): see `gateway.analysis.priority.turns`.
 
     `digest` is None only if the file is not a readable image; such a row is `failed` from the start. `mask_digest` is
-    its mask, a label map with indices of the job's `classes`; `mask_classes` are the classes in it. `boxes` are
-    those of a detection job (`shared.schemas.boxes.TrueBox`); then `mask_classes` are their classes, so that these are
-    not null where an image's ground truth has places in it. `questions` are those of a job of questions
-    (`shared.schemas.questions.ImageQuestion`), and `mask_classes` the labels of those with answers. `object_digest` is the mask of its object (not 0), which is
-    not a ground truth. Images with the same `group_name` belong together, such as frames of one sequence. An image with
-    None is independent of all others.
+    its mask, a label map with indices of the job's `classes`; `mask_classes` are the classes in it. `boxes` are those
+    of a detection job (`shared.schemas.boxes.TrueBox`); then `mask_classes` are their classes, so that these are not
+    null where an image's ground truth has places in it. `questions` are those of a job of questions
+    (`shared.schemas.questions.ImageQuestion`), and `mask_classes` the labels of those with answers. `object_digest` is
+    the mask of its object (not 0), which is not a ground truth. Images with the same `group_name` belong together,
+    such as frames of one sequence. An image with None is independent of all others.
     """
 
     __tablename__ = "source_images"

@@ -98,8 +98,8 @@ def take_in(
 
     `known_classes` helps to tell class folders from others. With `masks`, files in a folder `masks` are masks, and
     folders are classes only if the masks are not the ground truth. With `boxes`, the ground truth is read from the
-    files of `shared.media.box_formats`, or the manifest; with `questions`, from a table. Raises InvalidInput if no image is usable, and the errors of
-    archive, boxes and manifest.
+    files of `shared.media.box_formats`, or the manifest; with `questions`, from a table. Raises InvalidInput if no
+    image is usable, and the errors of archive, boxes and manifest.
     """
     archive, aside = _archive_of(files), _Aside(box_files={} if boxes else None)
     shelf = None if masks is None else MaskShelf(masks.reader, store, limits)

@@ -62,8 +62,8 @@ def plan(spec: JobSpec, profile: Profile, available: Sequence[ModelUnderTestInfo
         )
     if kind in ASKED and spec.questions is None:
         raise InvalidInput(
-            f"{models[0].name!r} answers questions: {QUESTIONS_IN_MANIFEST}, and give `questions` in the spec, which may "
-            "be `{}`"
+            f"{models[0].name!r} answers questions: {QUESTIONS_IN_MANIFEST}, and give `questions` in the spec, which "
+            "may be `{}`"
         )
     _check_calibration(spec, profile, kind)
     classes = _classes(spec, models, kind)

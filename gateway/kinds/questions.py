@@ -18,6 +18,7 @@ from functools import partial
 from typing import NamedTuple, cast
 
 import numpy as np
+from pydantic import JsonValue
 
 from gateway.analysis.certainty import LEVEL, clustered_rate, mean_interval, mean_overlap
 from gateway.analysis.effects import Scores, differences
@@ -91,7 +92,7 @@ def _judge(answer: Answer, truth: Truth | None, classes: Sequence[str], *, rules
     rows = [_row(asked, question, rules) for asked, question in zip(answer, known, strict=True)]
     given = [row.answer for row in rows if row.answer]
     judged = [row.right for row in rows if row.right is not None]
-    detail: JsonObject = {"top": [], "answers": [row.model_dump(mode="json", exclude_none=True) for row in rows]}
+    detail: JsonObject = {"top": [], "answers": _stored(rows)}
     if not given:
         detail["unanswered"] = rows[0].unanswered
     if usage := [asked.given.usage for asked in answer if asked.given.usage is not None]:
@@ -134,6 +135,15 @@ def _rows_in(detail: JsonObject) -> list[Row]:
     return cast("list[Row]", detail.get("answers") or [])
 
 
+def _blind_row(row: Row) -> Row:
+    """What a row says of the answer without the picture."""
+    return {name: row[name] for name in ("label", "blind_right") if name in row}
+
+
+def _stored(rows: Iterable[AnsweredQuestion]) -> list[JsonValue]:
+    return [row.model_dump(mode="json", exclude_none=True) for row in rows]
+
+
 def _changed(original: Scored, image: Scored) -> bool | None:
     """Whether a right answer becomes a wrong one, of the questions that are answered on both images."""
     pairs = [
@@ -168,17 +178,17 @@ def _with_blind(
     """The questions about an original are asked without the picture, too."""
     asked = request.model_copy(update={"images": request.images[:1], "blind": True})
     (answers,) = services.ask(asked).answers
-    rows: list[JsonObject] = []
+    rows: list[AnsweredQuestion] = []
     for part, given in zip(_rows_in(original.detail), answers, strict=True):
         row = AnsweredQuestion.model_validate(part)
         tolerance = rules.tolerance if row.tolerance is None else row.tolerance
         right = bool(given.answer) and is_right(row.type, given.answer, row.truth, tolerance)
         blind = {"blind": given.answer, "blind_right": right if row.truth else None}
-        rows.append(row.model_copy(update=blind).model_dump(mode="json", exclude_none=True))
+        rows.append(row.model_copy(update=blind))
     usage = [given.usage for given in answers if given.usage is not None]
     usage += filter(None, [usage_in(original.detail)])
     tokens: JsonObject = {"usage": sum(usage, TokenUsage()).model_dump(mode="json")} if usage else {}
-    return original._replace(detail={**original.detail, "answers": rows, **tokens})
+    return original._replace(detail={**original.detail, "answers": _stored(rows), **tokens})
 
 
 class AnswerColumns:
@@ -240,8 +250,7 @@ class AnswerDetail:
         if original is not None:
             rows = _rows_in(original.detail)
             self._all.add(numbers.group, rows)
-            blind = [{name: row[name] for name in ("label", "blind_right") if name in row} for row in rows]
-            self._blind.add(numbers.group, blind, "blind_right")
+            self._blind.add(numbers.group, [_blind_row(row) for row in rows], "blind_right")
             self._asked_blind = self._asked_blind or any("blind_right" in row for row in rows)
         for pair in pairs:
             if not pair.edit.counted:
@@ -393,6 +402,7 @@ QUESTIONS = TaskKind(
     detail=AnswerDetail,
     originals=AskedOriginals,
     figures=_figures,
+    configured=_in_job,
     alike=alike,
     asks=_asks,
     baseline=partial(_with_blind, rules=DEFAULTS),

@@ -116,11 +116,12 @@ class TaskKind(Generic[Answer, Truth]):
     repaired; "" if they can. `most_classes` of a job (None: any number). `on_power`: what a plan adds
     on the drops that it can detect.
 
-    `asks`: what a request to the `endpoint` has beside images. `answers`: of its reply, for each image, by the classes of the job. `truth_of` reads the ground
-    truth of a source image. `as_truth` turns the answer for an original into the truth of a job without ground truth.
-    `without`: the truth of an image in which the objects at these places are lost. `with_added`: the truth of an image,
-    given the prediction for it and the source, that also has what a segmenter says that the editor added. `changed`:
-    whether an edit changed the prediction, given that for the original; None if it is not known.
+    `asks`: what a request to the `endpoint` has beside images. `answers`: of its reply, for each image, by the classes
+    of the job. `truth_of` reads the ground truth of a source image. `as_truth` turns the answer for an original into
+    the truth of a job without ground truth. `without`: the truth of an image in which the objects at these places are
+    lost. `with_added`: the truth of an image, given the prediction for it and the source, that also has what a
+    segmenter says that the editor added. `changed`: whether an edit changed the prediction, given that for the
+    original; None if it is not known.
 
     `detail` and `originals` collect rows of predictions, given the classes of the job; the latter judges a model
     (relation, seed). `figures`: the fields of `ModelResults` that the kind alone has. `at_confidence`: the scores, and

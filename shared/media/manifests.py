@@ -2,9 +2,10 @@
 
 Ours is CSV (`file,label` or `file,mask`) or JSON Lines (`{"file": …, "label": …}`); a column `group` names images that
 belong together, such as the frames of one sequence. Questions have columns of their own, `file,question,answer` and
-perhaps `type`, `options` and `key`, one row for each (`shared.schemas.questions`); several options or answers stand
-between `|`. In JSON Lines they are a list `questions`, or one `question` with its `answer`. Read as well: `metadata.csv` and `metadata.jsonl` of the Hub
-(`file_name`), other tables with a column of files and one of labels, and lists without a header (`a.png,bus`).
+perhaps `type`, `options` and `key`, a row for each (`shared.schemas.questions`); several options or answers stand
+between `|`. In JSON Lines they are a list `questions`, or one `question` with its `answer`. Read as well:
+`metadata.csv` and `metadata.jsonl` of the Hub (`file_name`), other tables with a column of files and one of labels or
+questions, and lists without a header (`a.png,bus`).
 """
 
 from __future__ import annotations

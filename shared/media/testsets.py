@@ -172,8 +172,8 @@ def label_images(
     5. the only other table that names images and their labels.
 
     Beside class folders, 2 and 3 count only if they label most of the images. Where `masks` are the ground truth, only
-    1 counts; where `questions` are, 1, 2 and 5. What was read, and tables that were not, are noted in `test_set`. Raises InvalidInput and Malformed for a
-    manifest that does not fit, and for masks if there are to be none.
+    1 counts; where `questions` are, 1, 2 and 5. What was read, and tables that were not, are noted in `test_set`.
+    Raises InvalidInput and Malformed for a manifest that does not fit, and for masks if there are to be none.
     """
     if masks == "none":
         _refuse_folders_of_masks(names)

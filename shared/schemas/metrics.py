@@ -44,12 +44,13 @@ class BlindBaseline(Contract):
     """What a model that is asked a question answers without the pictures: each original's question once more.
 
     Of a model that answers questions about images it is of all of these, and `chance` is the share of the most
-    frequent answers. Else it is of the originals whose label it knows and whose question it answered with the picture. `right`: how many
-    answers without the picture are right (none is not), and `chance` the share (0 … 1) of a guess among the options.
-    `of_right`: of the right answers with the picture, how many are right without it, too. `unanswered`: how many have
-    no answer without the picture. `same`: of the others, how many have the same answer; `same_by_chance`: the share
-    if the answers with and without it had nothing to do with each other. `looks`: it is surely right more often with
-    the pictures than without (one-sided, 2.5 %). Without ground truth the answer with the picture counts as right.
+    frequent answers. Else it is of the originals whose label it knows and whose question it answered with the
+    picture. `right`: how many answers without the picture are right (none is not), and `chance` the share (0 … 1) of
+    a guess among the options. `of_right`: of the right answers with the picture, how many are right without it, too.
+    `unanswered`: how many have no answer without the picture. `same`: of the others, how many have the same answer;
+    `same_by_chance`: the share if the answers with and without it had nothing to do with each other. `looks`: it is
+    surely right more often with the pictures than without (one-sided, 2.5 %). Without ground truth the answer with
+    the picture counts as right.
     """
 
     right: Rate

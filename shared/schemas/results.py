@@ -173,11 +173,11 @@ class ModelResults(Contract):
     their null arms. `failure_points` has one entry per corruption and is empty under other methods. `metric` is fixed
     before the analysis: for a segmenter, `delta_accuracy` of a cell is the difference in the IoU of its class, or in
     the image's mean IoU for cells of all classes, and for a detector that in recall; they have `segmentation` and
-    `detection`, and models that answer questions `answers`, in place of `metrics` and `confusion`, which is None in results from before it was measured, too.
-    `variance` is None under 12 source images, in results from before it was estimated, and but for classifiers, as
-    `clusters` are empty but for them, under methods whose changes the user chooses, and where no class has enough
-    edits. `originals`: None where nothing
-    can be judged, and in results from before it was checked.
+    `detection`, and models that answer questions `answers`, in place of `metrics` and `confusion`, which is None in
+    results from before it was measured, too. `variance` is None under 12 source images, in results from before it was
+    estimated, and but for classifiers, as `clusters` are empty but for them, under methods whose changes the user
+    chooses, and where no class has enough edits. `originals`: None where nothing can be judged, and in results from
+    before it was checked.
     """
 
     model: str

@@ -1,0 +1,101 @@
+"""What is said of a model that answers questions, by its answers about the originals with and without the pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from gateway.kinds import KINDS
+from gateway.kinds.questions import Asked
+from gateway.kinds.rows import PredictionRow
+from shared.schemas.base import ImagePayload
+from shared.schemas.evaluation import Unanswered
+from shared.schemas.metrics import OriginalsCheck
+from shared.schemas.questions import AskReply, AskRequest, GivenAnswer, ImageQuestion
+from shared.service.endpoints import Endpoint, Services
+
+IMAGES = 60
+Model = Callable[[int, bool], str]  # the image's number and whether it is shown; "" refuses
+COUNT = "How many cars are there?"
+KIND = KINDS["questions"]
+
+
+def given(text: str) -> GivenAnswer:
+    why: Unanswered | None = None if text else "refused"
+    return GivenAnswer(text=text, answer=text, unanswered=why)
+
+
+class Answering(Services):
+    """The evaluator for blind questions about one image."""
+
+    def __init__(self, answer: str) -> None:
+        self._answer = answer
+
+    def call(self, endpoint: Endpoint, request: object) -> AskReply:  # type: ignore[override, type-arg]
+        assert isinstance(request, AskRequest)
+        assert request.blind
+        return AskReply(questions=request.questions, answers=[[given(self._answer)]])
+
+
+def check(model: Model, *, labelled: bool = True) -> OriginalsCheck:
+    judge = KIND.originals((), "labelled" if labelled else "metamorphic", 0)
+    for number in range(IMAGES):
+        truth = [ImageQuestion.model_validate({"question": COUNT, "answer": number % 4})]
+        answer = [Asked(truth[0].asked, given(model(number, True)))]
+        known = truth if labelled else KIND.as_truth(answer)
+        reply = AskReply(questions=[truth[0].asked], answers=[[answer[0].given]])
+        request = AskRequest(model="vlm", images=[ImagePayload(png=b"")], questions=reply.questions)
+        scored = KIND.baseline(KIND.judge(answer, known, ()), request, reply, Answering(model(number, False)))
+        row = PredictionRow(number, "", None, "vlm", scored.predicted, 1.0, None, scored.scores, scored.detail)
+        judge.add(number, row)
+    found = judge.check()
+    assert found is not None
+    return found
+
+
+def honest(number: int, shown: bool) -> str:
+    return str(number % 4) if shown else ""
+
+
+def test_an_honest_model_is_sound_and_answers_nothing_blind() -> None:
+    found = check(honest)
+    assert (found.standing, found.lets_pass) == ("sound", True)
+    assert found.sentence == "Without the pictures it answered none of the questions."
+    assert found.chance == 0.25
+
+
+def test_one_that_refuses_a_tenth_is_sound_and_the_refusals_do_not_count() -> None:
+    found = check(lambda number, shown: "" if number % 10 == 0 else honest(number, shown))
+    assert found.standing == "sound"
+    assert found.right is not None
+    assert (found.right.n, found.right.value) == (54, 1.0)
+    assert "It did not answer 6 of 60 questions about pictures (6 refused), which do not count." in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (lambda number, shown: "1", "Not testable: right on 25% (15 of 60) of the questions about pictures"),
+        (lambda number, shown: str(number % 4), "which is not surely more often"),
+        (lambda number, shown: "9" if shown else "", "where the most frequent answers are right on 25%"),
+        (lambda number, shown: "", "it answered none of the 60 questions about pictures (60 refused)"),
+    ],
+)
+def test_one_that_does_not_look_or_answer_is_not_testable(model: Model, words: str) -> None:
+    found = check(model)
+    assert found.standing == "unsound"
+    assert words in found.sentence
+
+
+def test_one_that_looks_at_a_part_of_the_pictures_is_named() -> None:
+    found = check(lambda number, shown: str(number % 4) if shown or number % 2 else "9")
+    assert found.standing == "sound"
+    assert "It is right on 50% (30 of 60) of the questions about pictures without seeing them" in found.sentence
+
+
+def test_without_ground_truth_answers_that_stay_without_the_picture_are_found() -> None:
+    blind = check(lambda number, shown: str(number % 4), labelled=False)
+    assert blind.standing == "unsound"
+    assert "it answers 100% (60 of 60) of the questions about pictures the same without seeing them" in blind.sentence
+    assert check(honest, labelled=False).standing == "sound"
