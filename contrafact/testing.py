@@ -15,7 +15,7 @@ from shared.schemas.jobs import JobDetail, MethodChoice, ProtectedCharacteristic
 from shared.schemas.models import Output, Preprocessing
 
 Inputs = Literal["arrays", "pil"]
-TestedKind = Literal["classification", "detection", "questions"]
+TestedKind = Literal["classification", "detection", "vqa"]
 
 
 class JobFailed(RuntimeError):

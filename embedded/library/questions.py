@@ -30,7 +30,7 @@ from embedded.library.datasets import (
 )
 from embedded.library.models import Alias
 from evaluator_service.models_under_test.in_process import AnsweringFunction, InProcessModel
-from evaluator_service.models_under_test.kinds.questions import HOW, QUESTIONS
+from evaluator_service.models_under_test.kinds.vqa import HOW, VQA
 from shared.media.archives import is_archive_file
 from shared.media.images import Pixels
 from shared.media.manifests import QUESTION, QUESTION_COLUMNS
@@ -56,7 +56,7 @@ def prepare_answerer(model: object, images: ImageSet, options: InProcessOptions)
     def answer(image: Pixels, question: str) -> str:
         return function(Image.fromarray(image) if options.inputs == "pil" else image.copy(), question)
 
-    return AnsweringFunction(QUESTIONS.name, answer, uuid.uuid4().hex)
+    return AnsweringFunction(VQA.name, answer, uuid.uuid4().hex)
 
 
 def try_answerer(model: InProcessModel, first: Pixels) -> None:

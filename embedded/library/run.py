@@ -71,7 +71,7 @@ KINDS: Mapping[Kind, LibraryKind] = {
     for kind in (
         LibraryKind("classification", LABELS, prepare_model, try_classifier),
         LibraryKind("detection", BOXES, prepare_detector, try_detector),
-        LibraryKind("questions", ASKED_TRUTHS, prepare_answerer, try_answerer),
+        LibraryKind("vqa", ASKED_TRUTHS, prepare_answerer, try_answerer),
     )
 }
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gateway.kinds import classification, detection, questions, segmentation
+from gateway.kinds import classification, detection, segmentation, vqa
 from gateway.kinds.rows import PredictionRow
 from gateway.kinds.task_kind import Scored, TaskKind
 from shared.schemas.base import Kind
@@ -22,7 +22,7 @@ KINDS: Mapping[Kind, TaskKind[Any, Any]] = {
         classification.CLASSIFICATION,
         segmentation.SEGMENTATION,
         detection.DETECTION,
-        questions.QUESTIONS,
+        vqa.VQA,
     )
 }
 

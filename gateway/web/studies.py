@@ -31,7 +31,7 @@ from shared.schemas.studies import ATTENTION, CHOICES, QUESTIONS, InvitationsReq
 
 OWN_QUESTIONS = "own"
 FIELDS = (
-    "title", "question_set", "own_questions", "methods", "sample", "element", "per_method", "per_factor",
+    "title", "questions", "own_questions", "methods", "sample", "element", "per_method", "per_factor",
     "raters_per_item", "items_per_rater", "consensus", "controls", "attention", "least_control_score",
 )  # fmt: skip
 MAX_FIELDS = 40
@@ -118,15 +118,13 @@ def _create(context: Context, owner: str, job: str, filled: Mapping[str, str], m
 
 def _request(filled: Mapping[str, str], methods: list[str]) -> StudyRequest:
     """The study that the form describes; empty fields have their defaults. Raises InvalidInput and Malformed."""
-    special = ("question_set", "own_questions", "methods")
-    given = {name: value for name, value in filled.items() if value and name not in special}
-    chosen: object = filled["question_set"]
-    if chosen == OWN_QUESTIONS:
+    given = {name: value for name, value in filled.items() if value and name not in ("own_questions", "methods")}
+    fields: dict[str, object] = {**given, **({"methods": methods} if methods else {})}
+    if filled["questions"] == OWN_QUESTIONS:
         try:
-            chosen = from_json(filled["own_questions"])
+            fields["questions"] = from_json(filled["own_questions"])
         except ValueError as error:
             raise Malformed(f"own_questions is not JSON: {error}") from error
-    fields = {**given, **({"methods": methods} if methods else {}), **({"questions": chosen} if chosen else {})}
     return validate(StudyRequest, fields, "the form")
 
 

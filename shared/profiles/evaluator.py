@@ -49,7 +49,7 @@ class ModelEndpoint(Section):
 
     `openai`: a vision-language model behind an OpenAI-compatible server, whose `url` is the API's root. The server's
     `model` is asked `question` about each image with the `classes` as options, in an order that depends on the image
-    and on `seed`, and answers in up to `max_tokens`. With kind `questions` it has no classes: the questions come with
+    and on `seed`, and answers in up to `max_tokens`. With kind `vqa` it has no classes: the questions come with
     the images. `price_per_million`: what its tokens cost, in any currency.
     """
 

@@ -25,7 +25,7 @@ from pydantic.fields import FieldInfo
 
 JsonObject = dict[str, JsonValue]  # JSON with arbitrary keys
 # Of a job, and of the models under test that it fits.
-Kind = Literal["classification", "segmentation", "detection", "questions"]
+Kind = Literal["classification", "segmentation", "detection", "vqa"]
 DEFAULT_KIND: Kind = "classification"  # of models and profiles that name none
 # Both were once named `task`. Input may still use that name; output never does.
 KIND = AliasChoices("kind", "task")

@@ -21,7 +21,7 @@ from shared.schemas.evaluation import ModelRequest, TokenUsage, Unanswered
 from shared.schemas.masks import ALL_CLASSES, Label
 from shared.words.answers import as_text, number_in, yes_or_no
 
-ASKED: frozenset[Kind] = frozenset({"questions"})  # kinds whose models are asked questions, and have no classes
+ASKED: frozenset[Kind] = frozenset({"vqa"})  # kinds whose models are asked questions, and have no classes
 MAX_QUESTIONS = 32  # of an image
 MAX_ANSWER_CHARACTERS = 2_000
 

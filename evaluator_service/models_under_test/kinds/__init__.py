@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from evaluator_service.models_under_test.kinds import classification, detection, questions, segmentation
+from evaluator_service.models_under_test.kinds import classification, detection, segmentation, vqa
 from evaluator_service.models_under_test.kinds.model_kind import Answer, LoadedModel, ModelKind
 from shared.schemas.base import Kind
 
@@ -15,7 +15,7 @@ KINDS: Mapping[Kind, ModelKind[Any]] = {
         classification.CLASSIFICATION,
         segmentation.SEGMENTATION,
         detection.DETECTION,
-        questions.QUESTIONS,
+        vqa.VQA,
     )
 }
 

@@ -18,7 +18,7 @@ from tests.support.gateway_under_test import Gateway, key_of
 from tests.support.study_raters import careful, csv_of, invite, items_of, make_study, rate_all
 
 PAGE = "/jobs/drawn/studies/view"
-FORM = {"question_set": "dillema", "sample": "accepted", "per_method": "2", "raters_per_item": "1", "controls": "1"}
+FORM = {"questions": "dillema", "sample": "accepted", "per_method": "2", "raters_per_item": "1", "controls": "1"}
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_a_study_is_made_by_the_form_as_by_the_api(no_studies: Gateway) -> None:
     text = shown(no_studies)
     assert "New study" in text
     assert 'id="studies"' not in text
-    study = create(no_studies, title="Buses", question_set="lance", consensus="0.75", attention="2")
+    study = create(no_studies, title="Buses", questions="lance", consensus="0.75", attention="2")
     (view,) = no_studies.client.get("/jobs/drawn/studies").json()["studies"]
     expected = {"title": "Buses", "questions": "lance", "per_method": 2, "raters_per_item": 1, "consensus": 0.75}
     assert expected.items() <= view["request"].items()
@@ -64,7 +64,7 @@ def test_a_study_is_made_by_the_form_as_by_the_api(no_studies: Gateway) -> None:
         assert words in text
     assert f"/studies/{study}/items.csv" in text
     own = [{"name": "still", "text": "Is it still a {label}?", "label_kept": True}]
-    create(no_studies, question_set="own", own_questions=json.dumps(own))
+    create(no_studies, questions="own", own_questions=json.dumps(own))
     assert "Is it still a {label}?" in shown(no_studies), "the newest study is shown"
     assert "How real" in shown(no_studies, f"{PAGE}?study={study}")
     shown(no_studies, f"{PAGE}?study=none", 404)
@@ -94,8 +94,8 @@ def test_the_command_has_every_option_of_the_form(no_studies: Gateway) -> None:
     ("fields", "field"),
     [
         ({"per_method": "0"}, "per_method"),
-        ({"question_set": "own", "own_questions": "not JSON"}, "own_questions"),
-        ({"question_set": "other"}, "questions"),
+        ({"questions": "own", "own_questions": "not JSON"}, "own_questions"),
+        ({"questions": "other"}, "questions"),
         ({"methods": "magic"}, "methods"),
         ({"controls": "few"}, "controls"),
     ],

@@ -16,8 +16,8 @@ import pytest
 from gateway.database.columns import StoredSpec
 from gateway.kinds import KINDS, Scored, alike
 from gateway.kinds.classification import ClassAnswer
-from gateway.kinds.questions import Asked
 from gateway.kinds.rows import PredictionRow
+from gateway.kinds.vqa import Asked
 from shared.media.images import decode
 from shared.media.label_maps import OTHER, VOID
 from shared.schemas.base import Kind
@@ -119,7 +119,7 @@ def asked(question: str, answer: str | None) -> Asked:
 
 def answered(*answers: str | None) -> PredictionRow:
     """The prediction of a model that gives these answers to the questions of `ASKED`."""
-    kind = KINDS["questions"].of_job(StoredSpec(questions=QuestionSpec(tolerance=1)))
+    kind = KINDS["vqa"].of_job(StoredSpec(questions=QuestionSpec(tolerance=1)))
     reply = AskReply(
         questions=[question.asked for question in ASKED],
         answers=[[asked(question.question, answer).given for question, answer in zip(ASKED, answers, strict=True)]],
@@ -163,7 +163,7 @@ def test_images_are_compared_by_the_questions_that_are_answered_on_all_of_them()
     ]
     whole = [answered("3", "7", "bus"), answered("9", "7", "bus")]
     assert alike(whole) == whole
-    kind = KINDS["questions"]
+    kind = KINDS["vqa"]
     scored = [Scored(row.predicted, row.probability, row.scores, row.detail) for row in (*whole, answered(*3 * [None]))]
     changed = (kind.changed(*scored[:2]), kind.changed(scored[1], scored[0]), kind.changed(scored[0], scored[2]))
     assert changed == (True, False, None)
@@ -173,7 +173,7 @@ def test_without_ground_truth_the_answer_for_the_original_is_the_truth() -> None
     for name, answer, labels in (
         ("classification", ClassAnswer({"car": 0.2, "bus": 0.8}), {"bus"}),
         ("segmentation", np.array([[0, 0, 2, OTHER]], np.uint8), {"sky", "car", ALL_CLASSES}),
-        ("questions", [asked("How many?", "3"), asked("What is it?", None)], {"text", ALL_CLASSES}),
+        ("vqa", [asked("How many?", "3"), asked("What is it?", None)], {"text", ALL_CLASSES}),
         ("detection", [guess((0, 0, 9, 9), "car", 0.9), guess((5, 5, 9, 9), "sky", 0.2)], {"car", ALL_CLASSES}),
     ):
         kind = KINDS[name]  # type: ignore[index]

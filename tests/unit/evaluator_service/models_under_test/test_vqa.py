@@ -13,7 +13,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
 from evaluator_service.models_under_test.in_process import AnsweringFunction
-from evaluator_service.models_under_test.kinds.questions import AnsweringModel, ask_function
+from evaluator_service.models_under_test.kinds.vqa import AnsweringModel, ask_function
 from shared.media.images import Pixels, encode
 from shared.problems import InvalidInput
 from shared.profiles.evaluator import ModelEndpoint
@@ -65,7 +65,7 @@ def server() -> Iterator[tuple[dict[str, Answer], str]]:
 def ask(server: tuple[dict[str, Answer], str], answer: Answer, *, blind: bool = False) -> AskReply:
     answers, url = server
     answers["vlm"] = answer
-    fields = {"url": f"{url}/v1", "kind": "questions", "protocol": "openai", "model": "vlm", "revision": "1"}
+    fields = {"url": f"{url}/v1", "kind": "vqa", "protocol": "openai", "model": "vlm", "revision": "1"}
     endpoint = ModelEndpoint.model_validate({**fields, "licence": "none"})
     request = AskRequest(model="vlm", images=IMAGES, questions=QUESTIONS, blind=blind)
     return asyncio.run(AnsweringModel(endpoint).predict(request, time.monotonic() + 60))
@@ -143,7 +143,7 @@ def test_a_function_gets_the_image_and_the_question_and_a_grey_image_with_a_blin
         return RIGHT[first] if len(np.unique(image)) > 1 else "I cannot see an image"
 
     picture = ImagePayload(png=encode(np.arange(192, dtype=np.uint8).reshape(8, 8, 3)))
-    model = AnsweringFunction("questions", answer, "1")
+    model = AnsweringFunction("vqa", answer, "1")
     request = AskRequest(model="vlm", images=[picture], questions=QUESTIONS)
     (answers,) = ask_function(model, request).answers
     assert [given.answer for given in answers] == [*RIGHT.values()]
@@ -155,7 +155,7 @@ def test_a_function_that_fails_or_returns_no_text_is_refused() -> None:
     request = AskRequest(model="vlm", images=IMAGES[:1])
     for function, words in ((lambda *_: 1 / 0, "ZeroDivisionError"), (lambda *_: 3, "answer as text")):
         with pytest.raises(InvalidInput, match=words):
-            ask_function(AnsweringFunction("questions", function, "1"), request)  # type: ignore[arg-type]
+            ask_function(AnsweringFunction("vqa", function, "1"), request)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_a_function_that_fails_or_returns_no_text_is_refused() -> None:
     ],
 )
 def test_what_cannot_answer_questions_is_refused(more: dict[str, object], words: str) -> None:
-    fields = {"url": "http://x/v1", "kind": "questions", "protocol": "openai", "model": "vlm", "revision": "1"}
+    fields = {"url": "http://x/v1", "kind": "vqa", "protocol": "openai", "model": "vlm", "revision": "1"}
     with pytest.raises(ValueError, match=words):
         ModelEndpoint.model_validate({**fields, "licence": "none", **more})
 

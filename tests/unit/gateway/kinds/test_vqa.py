@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from gateway.kinds import KINDS
-from gateway.kinds.questions import Asked
 from gateway.kinds.rows import PredictionRow
+from gateway.kinds.vqa import Asked
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import Unanswered
 from shared.schemas.metrics import OriginalsCheck
@@ -18,7 +18,7 @@ from shared.service.endpoints import Endpoint, Services
 IMAGES = 60
 Model = Callable[[int, bool], str]  # the image's number and whether it is shown; "" refuses
 COUNT = "How many cars are there?"
-KIND = KINDS["questions"]
+KIND = KINDS["vqa"]
 
 
 def given(text: str) -> GivenAnswer:

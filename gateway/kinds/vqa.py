@@ -381,8 +381,8 @@ def _in_job(kind: TaskKind[Answer, Truth], spec: StoredSpec, model: str) -> Task
     return replace(kind, judge=partial(_judge, rules=rules), baseline=partial(_with_blind, rules=rules))
 
 
-QUESTIONS = TaskKind(
-    name="questions",
+VQA = TaskKind(
+    name="vqa",
     models="models that answer questions",
     does="answers questions",
     truth="list of questions",

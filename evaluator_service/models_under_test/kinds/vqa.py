@@ -161,8 +161,8 @@ def _refuse(*_: object, **__: object) -> NoReturn:
     raise InvalidInput(_WITHOUT_FILES)
 
 
-QUESTIONS = ModelKind(
-    name="questions",
+VQA = ModelKind(
+    name="vqa",
     noun="model that answers questions",
     endpoint=Services.ask,
     from_hub=_refuse,
