@@ -95,7 +95,7 @@ def test(
             tensor (channels first), of uint8 or floats from 0 to 1. A label is the name of a class, its index, or None.
         task: What the model does, in a sentence.
         kind: What kind of model it is. docs/how-to/detection.md says how detectors and their data sets are read;
-            docs/how-to/questions.md those of models that answer questions: functions of an image and a question.
+            docs/how-to/vqa.md those of models that answer questions: functions of an image and a question.
         methods: Names, or choices with parameters; default: the profile's.
         factors: Only these factors change, such as `["weather"]`, in methods that have the parameter.
         values: Every image gets these changes, such as `["weather=night"]`; default: some are chosen for the data set
