@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -119,9 +119,9 @@ class TaskKind(Generic[Answer, Truth]):
     `asks`: what a request to the `endpoint` has beside images. `answers`: of its reply, for each image, by the classes
     of the job. `truth_of` reads the ground truth of a source image. `as_truth` turns the answer for an original into
     the truth of a job without ground truth. `without`: the truth of an image in which the objects at these places are
-    lost. `with_added`: the truth of an image, given the prediction for it and the source, that also has what a
-    segmenter says that the editor added. `changed`: whether an edit changed the prediction, given that for the
-    original; None if it is not known.
+    lost. `after`: the truth once an edit has set values, such as weather=night. `with_added`: the truth of an image,
+    given the prediction for it and the source, that also has what a segmenter says that the editor added. `changed`:
+    whether an edit changed the prediction, given that for the original; None if it is not known.
 
     `detail` and `originals` collect rows of predictions, given the classes of the job; the latter judges a model
     (relation, seed). `figures`: the fields of `ModelResults` that the kind alone has. `at_confidence`: the scores, and
@@ -169,6 +169,7 @@ class TaskKind(Generic[Answer, Truth]):
     alike: Callable[[Sequence[PredictionRow | None]], Sequence[PredictionRow | None]] = lambda rows: rows
     baseline: Callable[[Scored, Any, Any, Services], Scored] = lambda original, *_: original
     asks: Callable[[MethodImage], Fields] = lambda source: {}
+    after: Callable[[Truth, Collection[str]], Truth] = lambda truth, values: truth
     without: Callable[[Truth, frozenset[int]], Truth] = lambda truth, lost: truth
     with_added: Callable[[Truth, Scored, ImagePayload, ImagePayload, ShapeService], Truth] = lambda truth, *_: truth
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import NamedTuple, cast
@@ -30,12 +30,15 @@ from gateway.kinds.task_kind import Fields, KindRows, Measurement, Scored, TaskK
 from gateway.methods.checks import LABEL
 from gateway.methods.counterfactual import MethodImage
 from shared.schemas.base import JsonObject
+from shared.schemas.effects import Rate
 from shared.schemas.evaluation import TokenUsage, Unanswered
 from shared.schemas.metrics import AnswerFigures, AnswerMetrics, OriginalsCheck
 from shared.schemas.questions import (
     AnsweredQuestion,
     AskReply,
     AskRequest,
+    ChangedQuestion,
+    Followed,
     GivenAnswer,
     ImageQuestion,
     QuestionSpec,
@@ -46,6 +49,7 @@ from shared.seeds import derive_seed
 from shared.service.endpoints import Services
 from shared.words.answers import is_right, normalised
 
+ALONE = "right_alone"  # in place of `right` of an answer that does not count in a pair, since another has none
 SAID = 300  # characters that are kept of what a model says
 SHOWN = 200  # characters of the answers in one line
 HINT_BELOW = 0.8  # share of right answers below which the manifest may be wrong
@@ -87,6 +91,10 @@ def _as_truth(answer: Answer) -> Truth:
     ]
 
 
+def _after(truth: Truth, values: Collection[str]) -> Truth:
+    return [question.after(values) or question for question in truth]
+
+
 def _judge(answer: Answer, truth: Truth | None, classes: Sequence[str], *, rules: QuestionSpec) -> Scored:
     known = [asked.question for asked in answer] if truth is None else truth
     rows = [_row(asked, question, rules) for asked, question in zip(answer, known, strict=True)]
@@ -104,9 +112,13 @@ def _judge(answer: Answer, truth: Truth | None, classes: Sequence[str], *, rules
 
 def _row(asked: Asked, known: ImageQuestion, rules: QuestionSpec) -> AnsweredQuestion:
     given, right = asked.given, None
+    followed: Followed | None = None
     if known.answers and given.answer:
         tolerance = rules.tolerance if known.tolerance is None else known.tolerance
         right = is_right(known.type, given.answer, known.answers, tolerance)
+        if isinstance(known, ChangedQuestion):
+            stays = is_right(known.type, given.answer, known.before, tolerance)
+            followed, right = "changed" if right else "kept" if stays else "other", None
     return AnsweredQuestion(
         question=known.question,
         type=known.type,
@@ -115,6 +127,7 @@ def _row(asked: Asked, known: ImageQuestion, rules: QuestionSpec) -> AnsweredQue
         answer=given.answer,
         said="" if given.text.strip() == given.answer else given.text[:SAID],
         right=right,
+        followed=followed,
         unanswered=given.unanswered,
         place=given.place,
         tolerance=known.tolerance,
@@ -165,7 +178,7 @@ def alike(rows: Sequence[PredictionRow | None]) -> Sequence[PredictionRow | None
 
 def _with_questions(row: PredictionRow, kept: Sequence[bool]) -> PredictionRow:
     answers = [
-        part if keep else {name: value for name, value in part.items() if name != "right"}
+        part if keep else {ALONE if name == "right" else name: value for name, value in part.items()}
         for part, keep in zip(_rows_in(row.detail), kept, strict=True)
     ]
     judged = ((str(part["label"]), cast(bool, part["right"])) for part in answers if "right" in part)
@@ -237,6 +250,9 @@ class AnswerDetail:
         self._all, self._blind = AnswerColumns(codes), AnswerColumns(codes)
         self._arms = [AnswerColumns(codes) for _ in range(3)]  # original, null arm, counterfactual
         self._lost, self._lost_null, self._group = array("b"), array("b"), array("q")
+        self._steady, self._steady_group = array("b"), array("q")
+        self._followed: list[Followed] = []
+        self._followed_group = array("q")
         self._asked_blind = False
 
     def add(
@@ -252,7 +268,7 @@ class AnswerDetail:
             self._all.add(numbers.group, rows)
             self._blind.add(numbers.group, [_blind_row(row) for row in rows], "blind_right")
             self._asked_blind = self._asked_blind or any("blind_right" in row for row in rows)
-        for pair in pairs:
+        for pair in (*pairs, *unscored):
             if not pair.edit.counted:
                 continue
             arms = [_rows_in(row.detail) for row in pair[1:4]]
@@ -263,11 +279,24 @@ class AnswerDetail:
                     self._group.append(numbers.group)
                     self._lost.append(after.get("right") is False)
                     self._lost_null.append(null.get("right") is False)
+                if null.get("right") and "right" in after:
+                    self._steady_group.append(numbers.group)
+                    self._steady.append(bool(after["right"]))
+                if null.get("right", null.get(ALONE)) and "followed" in after:
+                    self._followed_group.append(numbers.group)
+                    self._followed.append(cast(Followed, after["followed"]))
 
     def rows(self, scores: Scores) -> KindRows:
         """As in `Detail`."""
         columns = {column.name: getattr(scores, column.name) for column in fields(scores)}
         return KindRows(AnswerScores(**columns, answers=self._metrics()))
+
+    def _rate_of(self, what: Followed) -> Rate | None:
+        """How often this became of an answer that must change; None if none must."""
+        if not self._followed:
+            return None
+        hits = np.array([followed == what for followed in self._followed])
+        return clustered_rate(hits, np.asarray(self._followed_group))
 
     def _metrics(self) -> AnswerMetrics:
         """The figures, without the difference that the scores have."""
@@ -281,6 +310,9 @@ class AnswerDetail:
             counterfactuals=counterfactuals,
             lost=clustered_rate(np.asarray(self._lost).astype(bool), group),
             lost_null=clustered_rate(np.asarray(self._lost_null).astype(bool), group),
+            steady=clustered_rate(np.asarray(self._steady).astype(bool), np.asarray(self._steady_group)),
+            follows=self._rate_of("changed"),
+            stays=self._rate_of("kept"),
         )
 
 
@@ -405,6 +437,7 @@ VQA = TaskKind(
     configured=_in_job,
     alike=alike,
     asks=_asks,
+    after=_after,
     baseline=partial(_with_blind, rules=DEFAULTS),
     no_repair=(
         "models that answer questions cannot be repaired here; export the job, and train on its images and questions"

@@ -51,6 +51,7 @@ from gateway.worker.image_work import (
     source_of,
     true_boxes,
     true_questions,
+    values_set,
 )
 from gateway.worker.predict_step import predictions
 from shared.schemas.base import JsonObject
@@ -121,7 +122,7 @@ def call(work: ImageWork, services: RecordedServices, shelf: ImageShelf, link: C
     if work.rendered is None:
         rows = _generate(work, source, services, shelf)
         images += [
-            ModelInput(row["id"], row["image_digest"], lost_objects(row["scores"]))
+            ModelInput(row["id"], row["image_digest"], lost_objects(row["scores"]), values_set(row["changes"]))
             for row in rows
             if row["image_digest"] is not None
         ]
@@ -227,13 +228,13 @@ def _round(session: Session, job: Job, image: SourceImage) -> _Round:
 
 def _list_rendered(session: Session, image: SourceImage) -> tuple[ModelInput, ...]:
     rendered = (
-        select(Counterfactual.id, Counterfactual.image_digest, Counterfactual.scores)
+        select(Counterfactual.id, Counterfactual.image_digest, Counterfactual.scores, Counterfactual.changes)
         .where(Counterfactual.source_image_id == image.id, Counterfactual.image_digest.is_not(None))
         .order_by(Counterfactual.method, Counterfactual.ordinal)
     )
     return tuple(
-        ModelInput(name, digest, lost_objects(scores))
-        for name, digest, scores in session.execute(rendered)
+        ModelInput(name, digest, lost_objects(scores), values_set(changes))
+        for name, digest, scores, changes in session.execute(rendered)
         if digest is not None
     )
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from gateway.database.columns import StoredChange
 from gateway.kinds import TaskKind
 from gateway.methods import JobMethod
 from gateway.methods.counterfactual import MethodImage, TaskDescription
@@ -81,7 +82,9 @@ def kept_answer(questions: Sequence[ImageQuestion]) -> tuple[str | None, tuple[s
     """What an edit must keep so that the answers stay the same, in the place of a class and of all classes.
 
     The answer to the first question with options, and these; or else the words that the answers to all others are.
+    Questions whose answer an edit may change do not count.
     """
+    questions = [question for question in questions if not question.becomes]
     for question in questions:
         if question.options and question.answers:
             return question.answers[0], tuple(question.options)
@@ -112,11 +115,18 @@ class ModelInput(NamedTuple):
     """An input of the models under test by its digest: a counterfactual, or the original (None).
 
     `lost`: the places of the boxes whose objects are not there any more; None where nothing looked for them.
+    `values`: what its edit has set, such as weather=night.
     """
 
     counterfactual_id: str | None
     digest: str
     lost: frozenset[int] | None = None
+    values: frozenset[str] = frozenset()
+
+
+def values_set(changes: Sequence[StoredChange]) -> frozenset[str]:
+    """What the changes of an edit have set, as in a job's `values`."""
+    return frozenset(f"{change['factor']}={change['to_value']}" for change in changes)
 
 
 def requests(images: Sequence[ModelInput], pixels: int) -> Iterator[Sequence[ModelInput]]:

@@ -44,6 +44,7 @@ QUESTION_COLUMNS = {  # of a table with a column `question`
     "choices": "options",
     "tolerance": "tolerance",
     "key": "key",
+    "becomes": "becomes",
 }
 _SEVERAL_IN_CELL = {"options", "answers"}
 # Of other people's tables, in the order in which they count; Kaggle's ImageNet has `ImageId,PredictionString`.

@@ -82,6 +82,9 @@ class AnswerMetrics(Contract):
     these, `lost` are right on the original and wrong on the counterfactual, `lost_null` on the null arm.
     `delta`: the mean over sources of the share of right answers on counterfactuals less that on the arm that they are
     measured against, -1 to 1, with its 95 % `interval`; None without pairs.
+    `steady` (is not fooled): of the answers that are right on the null arm, and must not change, how many are right on
+    the counterfactual. `follows` (looks at the picture): of those that must change, how many become the new answer, and
+    `stays` how many stay the old one; None without edits that must change an answer.
     """
 
     all_originals: list[AnswerFigures]
@@ -93,6 +96,9 @@ class AnswerMetrics(Contract):
     lost_null: Rate
     delta: float | None = None
     interval: Interval | None = None
+    steady: Rate
+    follows: Annotated[Rate | None, Field(exclude_if=lambda rate: rate is None)] = None
+    stays: Annotated[Rate | None, Field(exclude_if=lambda rate: rate is None)] = None
 
 
 class OriginalsCheck(Contract):

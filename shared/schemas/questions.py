@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, ConfigDict, Field, model_validator
@@ -26,6 +27,9 @@ MAX_QUESTIONS = 32  # of an image
 MAX_ANSWER_CHARACTERS = 2_000
 
 QuestionType = Literal["choice", "yes/no", "number", "text", "list"]
+Value = Annotated[str, Field(pattern=r"^[a-z]+=.+$", max_length=200)]
+# What becomes of an answer that must change: the new answer is right, or the one before, or neither.
+Followed = Literal["changed", "kept", "other"]
 AnswerText = Annotated[str, Field(min_length=1, max_length=MAX_ANSWER_CHARACTERS)]
 Tolerance = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -39,7 +43,8 @@ class ImageQuestion(Contract):
     """A question about an image, and its answer, which edits must not change.
 
     Of `choice`, `answers` are among the `options`; of `text` and `number` any of them is right, of `list` all of them
-    together. A `number` is right within `tolerance`. Without `answers`, the answer must only stay the same. The `type`
+    together. A `number` is right within `tolerance`. An edit to a value of `becomes` must change the answer to the one
+    that is named there; all other edits must not. Without `answers`, the answer must only stay the same. The `type`
     follows from options and answers where it is not given. Scores go by `label`: the `key`, or else the type.
     """
 
@@ -67,6 +72,10 @@ class ImageQuestion(Contract):
     ] = Field(default_factory=list)
     tolerance: Annotated[Tolerance | None, Field(description="of `number`; default: that of the spec")] = None
     key: Annotated[Label | None, Field(description="what the question is about; scores go by it")] = None
+    becomes: Annotated[
+        dict[Value, Annotated[list[AnswerText], Field(min_length=1, max_length=100), BeforeValidator(_texts)]],
+        Field(max_length=100, description="by `FACTOR=VALUE`, the answers once an edit has set it: weather=night"),
+    ] = Field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -77,6 +86,13 @@ class ImageQuestion(Contract):
     def asked(self) -> ImageQuestion:
         """The question as a model gets it, without its answers."""
         return ImageQuestion(question=self.question, type=self.type, options=self.options)
+
+    def after(self, values: Collection[str]) -> ChangedQuestion | None:
+        """The question about an image whose edit has set these values, if the answer must change; else None."""
+        answers = [answer for value, answers in self.becomes.items() if value in values for answer in answers]
+        if not answers:
+            return None
+        return ChangedQuestion(**self.model_dump(exclude={"answers"}), answers=answers, before=self.answers)
 
     @model_validator(mode="before")
     @classmethod
@@ -103,17 +119,28 @@ class ImageQuestion(Contract):
             raise ValueError(f"{about} has options, so its type is choice; only these have options, two or more")
         if self.options and len({option.casefold() for option in self.options}) < max(2, len(self.options)):
             raise ValueError(f"{about} needs two options or more, each once")
-        if self.options and (others := [answer for answer in self.answers if answer not in self.options]):
+        new = [answer for answers in self.becomes.values() for answer in answers]
+        if self.options and (others := [answer for answer in [*self.answers, *new] if answer not in self.options]):
             raise ValueError(f"{about} has the answer {others[0]!r}, which is none of its options")
         if self.type == "yes/no" and self.answers not in ([], ["yes"], ["no"]):
             raise ValueError(f"{about} has one answer, yes or no")
-        if self.type == "number" and not all(map(_is_number, self.answers)):
+        if self.type == "yes/no" and not {*new} <= {"yes", "no"}:
+            raise ValueError(f"{about} becomes yes or no")
+        if self.becomes and not self.answers:
+            raise ValueError(f"{about} has no answer that could change; give it, or leave `becomes` out")
+        if self.type == "number" and not all(map(_is_number, [*self.answers, *new])):
             raise ValueError(f"{about} needs a number as its answer")
         if self.tolerance is not None and self.type != "number":
             raise ValueError(f"{about} has a tolerance, which belongs to numbers")
         if self.key == ALL_CLASSES:
             raise ValueError(f"no key may be {ALL_CLASSES!r}, which names the mean over all questions; rename it")
         return self
+
+
+class ChangedQuestion(ImageQuestion):
+    """A question about an image whose edit must change the answer, from `before` to `answers`."""
+
+    before: list[AnswerText]
 
 
 def _is_number(answer: str) -> bool:
@@ -168,8 +195,9 @@ class GivenAnswer(Contract):
 class AnsweredQuestion(Contract):
     """A question about an image, its `truth`, and what a model answers.
 
-    `right`: None without truth or answer. `said` in other words, if it did. `blind`: the answer without the picture, ""
-    for none, and `blind_right`; None but for originals. `options`: how many there are.
+    `right`: None without truth or answer, and where an edit must change the answer: `followed` says whether it does.
+    `said` in other words, if it did. `blind`: the answer without the picture, "" for none, and `blind_right`; None but
+    for originals. `options`: how many there are.
     """
 
     question: str
@@ -179,6 +207,7 @@ class AnsweredQuestion(Contract):
     answer: str = ""
     said: str = ""
     right: bool | None = None
+    followed: Followed | None = None
     unanswered: Unanswered | None = None
     place: int | None = None
     blind: str | None = None

@@ -155,6 +155,9 @@ def test_the_type_of_a_question_follows_from_its_answer(
         ({"answer": "red", "tolerance": 1}, "belongs to numbers"),
         ({"answer": "red", "key": "all classes"}, "rename it"),
         ({"answr": "red"}, "unknown field answr"),
+        ({"answer": True, "becomes": {"weather=night": "perhaps"}}, "becomes yes or no"),
+        ({"options": ["a", "b"], "answer": "a", "becomes": {"weather=night": "c"}}, "none of its options"),
+        ({"becomes": {"weather=night": "red"}}, "no answer that could change"),
     ],
 )
 def test_a_question_whose_answer_does_not_fit_is_refused(fields: dict[str, object], words: str) -> None:
@@ -180,6 +183,16 @@ def test_questions_are_read_from_tables_and_json_lines(manifest: str) -> None:
     assert (a.label, b.label) == (None, None)
     assert [question.label for question in a.questions or ()] == ["number", "vehicle"]
     assert [(question.type, question.answers) for question in b.questions or ()] == [("yes/no", ["no"])]
+
+
+def test_an_edit_to_a_value_changes_the_answer_that_the_manifest_says() -> None:
+    line = b'{"file": "a.png", "question": "Is it night?", "answer": false, "becomes": {"weather=night": true}}'
+    (question,) = parse_manifest(line).rows["a.png"].questions or ()
+    changed = question.after({"weather=night", "subject=car"})
+    assert changed is not None
+    assert (changed.before, changed.answers, changed.label) == (["no"], ["yes"], "yes/no")
+    assert question.after({"weather=snow"}) is None
+    assert question.asked.becomes == {}
 
 
 def test_a_question_that_does_not_fit_names_its_line() -> None:
