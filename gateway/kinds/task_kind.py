@@ -178,6 +178,11 @@ class TaskKind(Generic[Answer, Truth]):
         return self if self.configured is None else self.configured(self, spec, model)
 
     @property
+    def one_class(self) -> bool:
+        """Whether the truth of an image is one class for all of it, so that its labels are classes of images."""
+        return self.right_or_wrong and not self.localised
+
+    @property
     def template(self) -> str:
         """The template with its parts of pages and reports."""
         return f"_{self.name}.html"

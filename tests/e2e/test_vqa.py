@@ -35,7 +35,8 @@ from tests.support.paths import REPOSITORY
 from tinyworld.objects.demo import write_demo
 
 PER_CLASS = {"bus": 44, "truck": 16}
-VEHICLE, LETTERS = "Which vehicle is it?", "How many letters does its name have?"
+VEHICLE, LETTERS, NIGHT = "Which vehicle is it?", "How many letters does its name have?", "Is it night?"
+DARK = 95  # mean of a picture that is taken for one at night
 MODELS = ("honest", "planted", "verbose", "refuses-a-tenth", "blind")
 ENDPOINT = """
 [evaluator.endpoints.{name}]
@@ -82,6 +83,8 @@ def server() -> FastAPI:
             return completion("I'm sorry, I can't identify what is in this image.")
         else:
             vehicle = seen("planted" if model == "planted" else "sound", png)
+        if question == NIGHT:
+            return completion("yes" if model != "blind" and decode(png).mean() < DARK else "no")
         if question == LETTERS:
             return completion(f"Its name has {len(vehicle)} letters." if model == "verbose" else str(len(vehicle)))
         letters = {name: letter for letter, name in (line.split(". ") for line in lines[:-1])}
@@ -99,6 +102,7 @@ def questions_about(vehicle: str) -> list[dict[str, object]]:
     return [
         {"question": VEHICLE, "options": sorted(PER_CLASS), "answer": vehicle, "key": "vehicle"},
         {"question": LETTERS, "answer": len(vehicle)},
+        {"question": NIGHT, "answer": "no", "key": "time", "becomes": {"weather=night": "yes"}},
     ]
 
 
@@ -120,7 +124,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
     archive, lines = io.BytesIO(), []
     with zipfile.ZipFile(archive, "w") as target:
         for vehicle, count in PER_CLASS.items():
-            write_demo(place / vehicle, [vehicle], count)
+            write_demo(place / vehicle, [vehicle], count, without=[("time", "night")])
             for path in sorted((place / vehicle).glob("*.png")):
                 target.write(path, f"{vehicle}/{path.name}")
                 lines.append({"file": f"{vehicle}/{path.name}", "questions": questions_about(vehicle)})
@@ -183,20 +187,37 @@ def test_refusals_are_neither_right_nor_wrong(ran: Ran) -> None:
     assert 0 < tenth.counterfactuals < honest.counterfactuals <= tenth.counterfactuals + tenth.left_out
     for figures in (honest.answers, tenth.answers):
         assert figures is not None
-        assert [row.label for row in figures.all_originals] == ["", "number", "vehicle"]
-        assert figures.all_originals[0].right.value == figures.all_originals[1].right.value
+        _, letters, time, vehicle = figures.all_originals
+        assert [letters.label, time.label, vehicle.label] == ["number", "time", "vehicle"]
+        assert letters.right.value == vehicle.right.value
     assert honest.answers is not None
     assert tenth.answers is not None
     refused = tenth.answers.all_originals[0]
-    assert refused.unanswered["refused"] + refused.right.n == 2 * sum(PER_CLASS.values())
+    assert refused.unanswered["refused"] + refused.right.n == 3 * sum(PER_CLASS.values())
     assert honest.answers.all_originals[0].unanswered == {}
     assert honest.usage.questions > 0
 
 
 @pytest.mark.slow
+def test_looking_at_the_picture_and_not_being_fooled_are_two_figures(ran: Ran) -> None:
+    """An edit to night must change whether it is night, and nothing else."""
+    honest, planted, blind = (ran.of[name].answers for name in ("honest", "planted", "blind"))
+    assert honest is not None
+    assert planted is not None
+    assert blind is not None
+    assert honest.follows is not None
+    assert blind.follows is not None
+    assert blind.stays is not None
+    assert (blind.follows.count, blind.stays.count) == (0, blind.stays.n)
+    assert (honest.follows.value or 0) > 0
+    assert (honest.steady.value or 0) > (planted.steady.value or 0)
+    assert "Looks at the picture" in ran.report
+
+
+@pytest.mark.slow
 def test_questions_and_answers_are_shown_before_and_after(ran: Ran) -> None:
     answers = ran.rows[0]["predictions"][0]["original"]["answers"]
-    assert [answer["question"] for answer in answers] == [VEHICLE, LETTERS]
+    assert [answer["question"] for answer in answers] == [VEHICLE, LETTERS, NIGHT]
     for text in (ran.report, ran.pair):
         assert VEHICLE in text
     assert "Right answers" in ran.report
