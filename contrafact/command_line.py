@@ -25,6 +25,7 @@ _OPTIONS = {
     "the spec does not say what the masks mean: give `masks`": "nothing says what the masks mean: give `--masks FILE`",
     "the spec announces boxes, but none was sent: add": "there are no boxes: give `--boxes FILE_OR_FOLDER` with",
     "the spec does not say how to count them; give `boxes` in it": "give them as `--boxes FILE_OR_FOLDER`, too",
+    "the spec does not say how to compare answers; give `questions` in it": "name a model that answers questions",
     "give `preprocessing` in the spec": "give `--preprocessing FILE`",
     "give `classes`, a list in their order": "give `--classes FILE`, a line for each in their order",
     "name `models`": "give `--model NAME`",

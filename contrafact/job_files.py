@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import JsonValue
 from rich.console import Console
@@ -23,6 +23,7 @@ from contrafact.progress_display import show_progress, show_upload
 from contrafact.testset_files import LocalSet, NamedPath, gather
 from shared.media.archives import is_archive_file
 from shared.media.class_names import read_label_map
+from shared.media.manifests import ManifestRow
 from shared.media.testsets import UNWANTED, distinct, images_to_look_at
 from shared.problems import InvalidInput, Malformed, Problem, TooLarge
 from shared.schemas.boxes import BoxSpec
@@ -30,6 +31,7 @@ from shared.schemas.designs import DesignKind
 from shared.schemas.jobs import JobDetail, JobRequest, JobSpec, ManifestImage, MethodChoice, MethodInfo
 from shared.schemas.masks import MaskSpec
 from shared.schemas.plans import JobPlan
+from shared.schemas.questions import QuestionSpec
 from shared.seeds import derive_digest
 
 FILES_AT_ONCE = 4
@@ -54,6 +56,7 @@ def spec_of(
     outside_domain: bool = False,
     protected_characteristics: Literal["refuse", "allow"] = "refuse",
     boxes: BoxSpec | None = None,
+    questions: QuestionSpec | None = None,
 ) -> JobSpec:
     """The job's spec. The gateway's defaults apply to options left out. `masks` is a JSON file."""
     spec: dict[str, object] = {"task_description": task, "seed": seed}
@@ -83,6 +86,8 @@ def spec_of(
         spec["masks"] = MaskSpec.model_validate_json(masks.read_bytes())
     if boxes is not None:
         spec["boxes"] = boxes
+    if questions is not None:
+        spec["questions"] = questions
     return JobSpec.model_validate(spec)
 
 
@@ -174,6 +179,7 @@ def _refuse_small_budget(
             images = list(dict.fromkeys(digest for digest in digests if digest))
             images = images[: -(-len(images) // 2)] if has_masks else images
             bare = {"ground_truth": "none", "masks": None, "object_masks": False, "boxes": None, "group_by": "image"}
+            bare["questions"] = None
             fields = spec.model_copy(update=bare).model_dump(exclude_unset=True)
             request = JobRequest(**fields, images=[ManifestImage(digest=digest) for digest in images])
     client.plan(request)
@@ -251,9 +257,10 @@ def _sampled_plan(
     usable = {image.name: image for image in request.images if pixels[image.digest] in looked_at}
     sample = [file for file in files if file[0] in usable]
     rows = [usable[name] for name, _ in sample]
-    named = [{"file": row.name, "label": row.label, "group": row.group} for row in rows]
-    lines = [json.dumps({key: value for key, value in row.items() if value is not None}) for row in named]
-    labelled = any(row.label or row.group for row in rows)
+    parts = {"name", "label", "group", "questions"}
+    named = [row.model_dump(mode="json", include=parts, exclude_defaults=True) for row in rows]
+    lines = [json.dumps({"file" if key == "name" else key: value for key, value in row.items()}) for row in named]
+    labelled = any(row.label or row.group or row.questions for row in rows)
     if spec.design == "adaptive" or spec.values or spec.budget is not None:  # these may need all images
         spec = spec.model_copy(update={"design": "free", "values": (), "budget": None})
     with _pack(sample) as archive:
@@ -303,17 +310,22 @@ def _request(
     spec: JobSpec, local: LocalSet, digests: Sequence[str | None], labels: Path | None, known_classes: Collection[str]
 ) -> JobRequest:
     """The request with the images that have a digest; of equal files, one."""
-    rows = local.label(labels, {*known_classes, *spec.label_map})
+    rows = local.label(labels, {*known_classes, *spec.label_map}, questions=spec.questions is not None)
     if spec.ground_truth == "none":
         local.test_set.labels_from = UNWANTED
     names = [name for name, _ in local.images]
     truths = [None if spec.ground_truth == "none" else spec.label_map.get(row.label or "", row.label) for row in rows]
     images = [
-        ManifestImage(digest=digest, label=rows[position].label, name=names[position], group=rows[position].group)
+        ManifestImage(digest=digest, name=names[position], **_truth(rows[position]))
         for position in distinct(local.test_set, names, digests, truths)
         if (digest := digests[position]) is not None
     ]
     return JobRequest(**spec.model_dump(exclude_unset=True), images=images)
+
+
+def _truth(row: ManifestRow) -> dict[str, Any]:
+    """Label, group and questions of an image."""
+    return {name: value for name in ("label", "group", "questions") if (value := getattr(row, name)) is not None}
 
 
 def _print_lines(console: Console, lines: Sequence[str]) -> None:
@@ -323,7 +335,8 @@ def _print_lines(console: Console, lines: Sequence[str]) -> None:
 
 def _lines(request: JobRequest, local: LocalSet, planned: JobPlan | None = None) -> list[str]:
     """What is used of the test set, what is left out here and by the gateway's plan, and where labels come from."""
-    labelled = 0 if request.ground_truth == "none" else sum(image.label is not None for image in request.images)
+    truths = [image.label is not None or bool(image.questions) for image in request.images]
+    labelled = 0 if request.ground_truth == "none" else sum(truths)
     lines = local.test_set.lines(len(request.images), labelled)
     if planned is None or planned.images == len(request.images):
         return lines

@@ -286,6 +286,11 @@ def _accuracy_line(results: ModelResults) -> str:
         arms = (segmentation.originals, segmentation.nulls, segmentation.counterfactuals)
         ious = [percent(arm.mean_iou) for arm in arms]
         return f"{images}; mIoU {ious[0]} on originals, {ious[1]} on null arms, {ious[2]} on counterfactuals"
+    if (answers := results.answers) is not None:
+        shares = [percent(arm[0].right.value) for arm in (answers.originals, answers.nulls, answers.counterfactuals)]
+        looks = "" if answers.follows is None else f"; {percent(answers.follows.value)} change that must"
+        right = f"right answers {shares[0]} on originals, {shares[1]} on null arms, {shares[2]} on counterfactuals"
+        return f"{images}; {right}{looks}"
     accuracy = results.metrics.accuracy[0] if results.metrics and results.metrics.accuracy else None
     if accuracy is None or accuracy.originals.value is None or accuracy.counterfactuals.value is None:
         return images

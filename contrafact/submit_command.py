@@ -34,6 +34,7 @@ from shared.schemas.boxes import BOXED, BoxSpec
 from shared.schemas.designs import DesignKind
 from shared.schemas.diffusion import MOST_BACKGROUNDS
 from shared.schemas.jobs import JobDetail, MethodChoice, ModelView
+from shared.schemas.questions import ASKED, QuestionSpec
 
 METHOD = "compose"
 Images = Annotated[list[Path], typer.Argument(exists=True, help="image files, folders, or one zip or tar")]
@@ -166,6 +167,7 @@ def submit(
             task, methods, models, label_map or [], seed, no_labels, calibration, masks, group_by,
             reference_model or (), design, value or (), budget, object_masks, outside_domain, protected_characteristics,
             _boxes(images, labels, boxes or (), score or (), of_detectors=of_detectors),
+            QuestionSpec() if chosen and all(view.kind in ASKED for view in chosen) else None,
         )  # fmt: skip
         if dry_run:
             plan = plan_job(client, spec, images, labels, classes, messages, boxes or ())

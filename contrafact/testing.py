@@ -15,7 +15,7 @@ from shared.schemas.jobs import JobDetail, MethodChoice, ProtectedCharacteristic
 from shared.schemas.models import Output, Preprocessing
 
 Inputs = Literal["arrays", "pil"]
-TestedKind = Literal["classification", "detection"]
+TestedKind = Literal["classification", "detection", "vqa"]
 
 
 class JobFailed(RuntimeError):
@@ -79,7 +79,7 @@ def test(
     directory: Path | str = "contrafact-test",
     on_progress: Callable[[JobDetail], None] | None = None,
 ) -> Outcome:
-    """Find changes of the world that break a classifier or a detector.
+    """Find changes of the world that break a classifier, a detector, or a model that answers questions.
 
     Runs the whole system in this process until the job ends. Calls in several threads run one after another.
 
@@ -94,7 +94,8 @@ def test(
             data set. An image is a path, the bytes of a file, a PIL image, an array (height × width × channels) or a
             tensor (channels first), of uint8 or floats from 0 to 1. A label is the name of a class, its index, or None.
         task: What the model does, in a sentence.
-        kind: What kind of model it is. docs/how-to/detection.md says how detectors and their data sets are read.
+        kind: What kind of model it is. docs/how-to/detection.md says how detectors and their data sets are read;
+            docs/how-to/vqa.md those of models that answer questions: functions of an image and a question.
         methods: Names, or choices with parameters; default: the profile's.
         factors: Only these factors change, such as `["weather"]`, in methods that have the parameter.
         values: Every image gets these changes, such as `["weather=night"]`; default: some are chosen for the data set

@@ -76,15 +76,18 @@ class LocalSet:
         self.beside[:] = [*class_names, *chosen]
         self.aside[:] = [(name, path) for name, path in self.aside if not is_box_file(name)]
 
-    def label(self, labels: Path | None, known_classes: Collection[str]) -> list[ManifestRow]:
-        """The row of each image; `labels` is a manifest. Raises InvalidInput and Malformed."""
+    def label(
+        self, labels: Path | None, known_classes: Collection[str], *, questions: bool = False
+    ) -> list[ManifestRow]:
+        """The row of each image; `labels` is a manifest, with `questions` or not. Raises InvalidInput and Malformed."""
         names = [name for name, _ in self.images]
         if labels is None:
-            return label_images(self.test_set, names, known_classes)
+            return label_images(self.test_set, names, known_classes, questions=questions)
         for name, path in self.aside:
             if path.samefile(labels):  # it is named and lies in the folder
                 self.test_set.tables.pop(name, None)
-        return label_images(self.test_set, names, known_classes, (str(labels), labels.read_bytes()))
+        table = (str(labels), labels.read_bytes())
+        return label_images(self.test_set, names, known_classes, table, questions=questions)
 
 
 def gather(paths: Sequence[Path]) -> LocalSet:

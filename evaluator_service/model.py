@@ -45,7 +45,7 @@ from evaluator_service.models_under_test.loading import load_alias
 from evaluator_service.models_under_test.messages import Limits, default_memory_mib
 from evaluator_service.models_under_test.outputs import finite
 from evaluator_service.models_under_test.quarantine import Quarantine
-from evaluator_service.models_under_test.question import QuestionModel
+from evaluator_service.models_under_test.question import AskedModel
 from evaluator_service.models_under_test.uploads import RunningModel, UploadedModels
 from evaluator_service.registration import find_move
 from evaluator_service.shapes import shapes_reply
@@ -104,7 +104,7 @@ _INSTRUCTION = "{} Answer with one word: yes or no."
 
 Row = list[float]
 Reply = TypeVar("Reply", bound=Contract)
-Tested = LoadedModel | EndpointModel | QuestionModel | RunningModel
+Tested = LoadedModel | EndpointModel | AskedModel | RunningModel
 Compute = Callable[[Sequence[str], float], Awaitable[list[Row]]]
 
 
@@ -202,7 +202,7 @@ class ModelsUnderTest:
     @property
     def listed(self) -> list[ModelUnderTestInfo]:
         """The operator's models, with the tokens of those that are asked a question until now."""
-        usage = {name: model.asked for name, model in self._named.items() if isinstance(model, QuestionModel)}
+        usage = {name: model.asked for name, model in self._named.items() if isinstance(model, AskedModel)}
         return [model.model_copy(update={"asked": usage.get(model.name)}) for model in self._listed]
 
     @asynccontextmanager
@@ -231,7 +231,7 @@ class ModelsUnderTest:
             raise NotFound(f"no model under test is named {request.model!r}; this profile has: {aliases}")
 
 
-def _endpoint_model(endpoint: ModelEndpoint) -> EndpointModel | QuestionModel:
+def _endpoint_model(endpoint: ModelEndpoint) -> EndpointModel | AskedModel:
     """The model behind a server. Raises ValueError if it cannot be used."""
     if endpoint.protocol != "openai":
         return EndpointModel(endpoint)
@@ -304,8 +304,10 @@ class EvaluatorModel:
         Raises NotFound for an unknown alias, InvalidInput for a model of another kind.
         """
         async with self._tested.using(kind, request) as model:
-            if isinstance(model, QuestionModel):
+            if isinstance(model, AskedModel):
                 return cast(Reply, await model.predict(request, deadline))
+            if kind.ask is not None:
+                return await asyncio.to_thread(kind.ask, model, request)
             if isinstance(request, PredictRequest) and request.blind:
                 raise InvalidInput(
                     f"{request.model!r} is asked no question, so it cannot be asked one without a picture"

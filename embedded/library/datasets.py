@@ -30,6 +30,7 @@ from shared.media.storage import DirectoryStore, image_key
 from shared.media.testsets import TestSet
 from shared.schemas.boxes import TrueBox
 from shared.schemas.masks import Label
+from shared.schemas.questions import ImageQuestion
 
 LABEL = "label"
 CLASS_LABEL = "ClassLabel"  # the kind of a Hugging Face column with the indices of classes and their names
@@ -55,6 +56,7 @@ class LabelledImage:
     group: str | None = None
     channels_first: bool | None = None
     boxes: tuple[TrueBox, ...] | None = None
+    questions: tuple[ImageQuestion, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -159,7 +161,9 @@ def _files(paths: Sequence[Path], known_classes: Collection[str], labels: Path |
     return ImageSet(len(local.images), read, test_set=local.test_set)
 
 
-def archive_set(path: Path, known_classes: Collection[str], labels: Path | None, *, boxes: bool = False) -> ImageSet:
+def archive_set(
+    path: Path, known_classes: Collection[str], labels: Path | None, *, boxes: bool = False, questions: bool = False
+) -> ImageSet:
     """The images of an archive, as the gateway takes them in. They are kept in a folder for as long as the result."""
     folder = tempfile.TemporaryDirectory(prefix="contrafact-")
     store = DirectoryStore(Path(folder.name))
@@ -168,12 +172,14 @@ def archive_set(path: Path, known_classes: Collection[str], labels: Path | None,
         source = kept[position]
         assert source.image is not None
         data = store.get(image_key(source.image.digest))
-        return LabelledImage(data, source.label, source.name, source.group, boxes=source.boxes)
+        name, label, group = source.name, source.label, source.group
+        return LabelledImage(data, label, name, group, boxes=source.boxes, questions=source.questions)
 
     weakref.finalize(read, folder.cleanup)
     manifest, limits = None if labels is None else labels.read_bytes(), intake_limits(Settings.model_construct())
     with path.open("rb") as file:
-        sources, test_set = take_in([NamedFile(path.name, file)], manifest, known_classes, store, limits, boxes=boxes)
+        files = [NamedFile(path.name, file)]
+        sources, test_set = take_in(files, manifest, known_classes, store, limits, boxes=boxes, questions=questions)
     test_set.left_out |= {source.name: source.failure for source in sources if source.failure}
     kept = [source for source in sources if source.image is not None]
     return ImageSet(len(kept), read, test_set.classes or None, test_set)

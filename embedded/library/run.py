@@ -26,6 +26,7 @@ from embedded.library.datasets import LABELS, ImageSet, Truths, read_dataset
 from embedded.library.detection import BOXES, on_stored, prepare_detector, try_detector
 from embedded.library.images import UNUSABLE, first_pixels, named_problem, pixels_of, png_of, read_image
 from embedded.library.models import Alias, Upload, own_classes, prepare_model, try_classifier
+from embedded.library.questions import ASKED_TRUTHS, prepare_answerer, try_answerer
 from embedded.run import LOG, Embedded, quiet_libraries, run_embedded
 from evaluator_service.model import DomainJudge
 from evaluator_service.models_under_test.in_process import InProcessModel
@@ -39,6 +40,7 @@ from shared.profiles.profile import load_profile
 from shared.schemas.base import Kind
 from shared.schemas.boxes import BoxSpec
 from shared.schemas.jobs import JobDetail, JobRequest, ManifestImage, MethodChoice, MethodInfo
+from shared.schemas.questions import QuestionSpec
 from shared.schemas.results import CounterfactualView
 from shared.service.endpoints import INFO
 
@@ -69,6 +71,7 @@ KINDS: Mapping[Kind, LibraryKind] = {
     for kind in (
         LibraryKind("classification", LABELS, prepare_model, try_classifier),
         LibraryKind("detection", BOXES, prepare_detector, try_detector),
+        LibraryKind("vqa", ASKED_TRUTHS, prepare_answerer, try_answerer),
     )
 }
 
@@ -195,12 +198,20 @@ def _request(client: Client, name: str, images: ImageSet, options: InProcessOpti
             images.test_set.left_out[row.name] = str(error)
             continue
         boxes = None if row.boxes is None else list(on_stored(data, row.boxes))
-        rows.append(ManifestImage(digest=digest, label=row.label, name=row.name, group=row.group, boxes=boxes))
+        questions = None if row.questions is None else list(row.questions)
+        rows.append(
+            ManifestImage(
+                digest=digest, label=row.label, name=row.name, group=row.group, boxes=boxes, questions=questions
+            )
+        )
     if problem is not None and not rows:
         raise problem
     digests = [row.digest for row in rows]
     labels = [
-        options.label_map.get(row.label or "", row.label) if row.boxes is None else repr(row.boxes) for row in rows
+        options.label_map.get(row.label or "", row.label)
+        if row.boxes is None and row.questions is None
+        else repr((row.boxes, row.questions))
+        for row in rows
     ]
     rows = [rows[position] for position in distinct(images.test_set, [row.name for row in rows], digests, labels)]
     methods = _methods(client, options)
@@ -216,6 +227,7 @@ def _request(client: Client, name: str, images: ImageSet, options: InProcessOpti
         design=options.design,
         **({} if methods is None else {"methods": methods}),
         **({} if all(row.boxes is None for row in rows) else {"boxes": _box_spec(options)}),
+        **({} if all(row.questions is None for row in rows) else {"questions": QuestionSpec()}),
     )
 
 

@@ -5,6 +5,7 @@ This module knows nothing about torch: `embedded.library.models` turns modules a
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -45,3 +46,26 @@ class InProcessModel:
     def info(self, role: str) -> WeightsInfo:
         """The entry of `/v1/info`."""
         return WeightsInfo(role=role, id="in process", revision=self.revision, dtype="", licence="")
+
+
+class AnsweringFunction(InProcessModel):
+    """A function of the caller that answers questions: an image and a question in, text out. One call at a time."""
+
+    def __init__(self, kind: Kind, function: Callable[[Pixels, str], str], revision: str) -> None:
+        super().__init__(kind, [], self._no_images_alone, revision)
+        self._function, self._turn = function, threading.Lock()
+
+    def answer(self, image: Pixels, question: str) -> str:
+        """What the function says of an RGB image (height × width × 3). Raises InvalidInput if it raises, or no text."""
+        try:
+            with self._turn:
+                said = self._function(image, question)
+        except Exception as error:
+            raise InvalidInput(f"the model raised {type(error).__name__}: {error}") from error
+        if not isinstance(said, str):
+            raise InvalidInput(f"the model returned a {type(said).__name__}; return the answer as text")
+        return said
+
+    @staticmethod
+    def _no_images_alone(images: Sequence[Pixels]) -> list[NDArray[Any]]:
+        raise InvalidInput("this model answers questions; it makes nothing of images alone")

@@ -21,6 +21,7 @@ import math
 import random
 import re
 import string
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -28,6 +29,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from shared.problems import InvalidInput
 from shared.profiles.evaluator import ModelEndpoint
 from shared.profiles.weights import Server
+from shared.schemas.base import Contract
 from shared.schemas.evaluation import (
     AskedQuestion,
     ModelRequest,
@@ -64,53 +66,42 @@ class _Answer(NamedTuple):
     usage: TokenUsage | None = None
 
 
-class QuestionModel:
-    """A server that is asked the question of `endpoint` about one image after another, several at a time."""
+class Said(NamedTuple):
+    """A completion, the likeliest first tokens with their log-probabilities, and its tokens."""
+
+    completion: Completion
+    tokens: list[tuple[str, float]]
+    usage: TokenUsage | None
+
+
+class AskedModel(ABC):
+    """A server that is asked about one image after another, several at a time."""
 
     def __init__(self, endpoint: ModelEndpoint) -> None:
-        """Raises ValueError for fewer than two classes, a missing key, or a `ca_file` that cannot be read."""
+        """Raises ValueError for a missing key, or a `ca_file` that cannot be read."""
         from shared.service.chat_server import ChatServer  # a slow import that only such a model needs
 
-        if len(endpoint.classes) < 2:
-            raise ValueError(f"a question has at least two options; name the classes of {endpoint.url}")
         settings = {"url", "model", "revision", "licence", "api_key_variable", "ca_file", "concurrency"}
         self._server = ChatServer(Server(**endpoint.model_dump(include=settings), gigabytes=1))
-        self._endpoint = endpoint
-        self._has_letters = len(endpoint.classes) <= MOST_LETTERS and min(map(len, endpoint.classes)) > 1
-        self._top = MOST_LETTERS if self._has_letters else 0
+        self._endpoint, self._top = endpoint, 0
         self.kind, self.classes = endpoint.kind, list(endpoint.classes)
         self._usage = TokenUsage()
 
     @property
+    @abstractmethod
     def asked(self) -> AskedQuestion:
-        """Its question with the options, in the profile's order, and the tokens of its answers until now."""
-        text = question_in_words(self._endpoint.question, self.classes, letters=self._has_letters)
-        return AskedQuestion(question=text, usage=self._usage)
+        """Its question in words, and the tokens of its answers until now."""
 
-    async def predict(self, request: ModelRequest, deadline: float) -> PredictReply:
+    @abstractmethod
+    async def predict(self, request: ModelRequest, deadline: float) -> Contract:
         """The answers for images. Raises DeadlineExceeded, DependencyFailed and InvalidInput (its refusal)."""
-        blind = isinstance(request, PredictRequest) and request.blind
-        tasks = [asyncio.ensure_future(self._ask(image.png, deadline, blind=blind)) for image in request.images]
-        try:
-            answers = await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-        return PredictReply(
-            classes=self.classes,
-            probabilities=[answer.row for answer in answers],
-            places=[answer.place for answer in answers],
-            usage=[answer.usage for answer in answers],
-        )
 
-    async def _ask(self, image: bytes, deadline: float, *, blind: bool) -> _Answer:
-        """`blind`: without the image. A server that refuses such a question has no answer to it."""
-        endpoint = self._endpoint
-        seed = derive_seed("question", endpoint.seed, sha256(image).hexdigest())
-        order = random.Random(seed).sample(range(len(self.classes)), len(self.classes))
-        options = [self.classes[number] for number in order]
+    async def say(self, image: bytes, text: str, seed: int, deadline: float, *, blind: bool) -> Said | None:
+        """What the server says to a text beside an image (PNG); `blind`: without the image.
+
+        None if it refuses a question without an image. Raises as `predict`.
+        """
         url = "data:image/png;base64," + base64.b64encode(image).decode()
-        text = question_in_words(endpoint.question, options, letters=self._has_letters)
         shown: list[ChatCompletionContentPartParam] = [{"type": "image_url", "image_url": {"url": url}}]
         message: ChatCompletionUserMessageParam = {
             "role": "user",
@@ -121,21 +112,8 @@ class QuestionModel:
         except InvalidInput:
             if not blind:
                 raise
-            return _Answer("refused")
-        usage = self._note(completion)
-        text = answer_of(completion.text)
-        by_letter = self._has_letters and letter_in(text, len(options)) is not None  # "A" may also begin "A bus"
-        shares = letters_in(tokens, len(options)) if by_letter else None
-        if shares is None:
-            chosen = option_in(text, options, letters=self._has_letters, finished=completion.finished)
-            if chosen is None:
-                fault = _fault(completion)
-                count_unusable(endpoint.url, fault)
-                return _Answer(fault, None, usage)
-            shares = [float(place == chosen) for place in range(len(options))]
-        by_class = dict(zip(order, shares, strict=True))
-        row = [by_class[number] for number in range(len(options))]
-        return _Answer(row, shares.index(max(shares)), usage)
+            return None
+        return Said(completion, tokens, self._note(completion))
 
     def _note(self, completion: Completion) -> TokenUsage | None:
         """The tokens of an answer, which are added to those until now; None of a server that does not count them."""
@@ -169,7 +147,72 @@ class QuestionModel:
         return answer
 
 
-def _fault(completion: Completion) -> Unanswered:
+class QuestionModel(AskedModel):
+    """A server that is asked the question of `endpoint` about each image."""
+
+    def __init__(self, endpoint: ModelEndpoint) -> None:
+        """Raises ValueError for fewer than two classes, too."""
+        if len(endpoint.classes) < 2:
+            raise ValueError(f"a question has at least two options; name the classes of {endpoint.url}")
+        super().__init__(endpoint)
+        self._has_letters = len(endpoint.classes) <= MOST_LETTERS and min(map(len, endpoint.classes)) > 1
+        self._top = MOST_LETTERS if self._has_letters else 0
+
+    @property
+    def asked(self) -> AskedQuestion:
+        """Its question with the options, in the profile's order, and the tokens of its answers until now."""
+        text = question_in_words(self._endpoint.question, self.classes, letters=self._has_letters)
+        return AskedQuestion(question=text, usage=self._usage)
+
+    async def predict(self, request: ModelRequest, deadline: float) -> PredictReply:
+        """The answers for images. Raises DeadlineExceeded, DependencyFailed and InvalidInput (its refusal)."""
+        blind = isinstance(request, PredictRequest) and request.blind
+        tasks = [asyncio.ensure_future(self._ask(image.png, deadline, blind=blind)) for image in request.images]
+        try:
+            answers = await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+        return PredictReply(
+            classes=self.classes,
+            probabilities=[answer.row for answer in answers],
+            places=[answer.place for answer in answers],
+            usage=[answer.usage for answer in answers],
+        )
+
+    async def _ask(self, image: bytes, deadline: float, *, blind: bool) -> _Answer:
+        """`blind`: without the image. A server that refuses such a question has no answer to it."""
+        endpoint = self._endpoint
+        seed = derive_seed("question", endpoint.seed, sha256(image).hexdigest())
+        order = random.Random(seed).sample(range(len(self.classes)), len(self.classes))
+        options = [self.classes[number] for number in order]
+        said = await self.say(
+            image,
+            question_in_words(endpoint.question, options, letters=self._has_letters),
+            seed,
+            deadline,
+            blind=blind,
+        )
+        if said is None:
+            return _Answer("refused")
+        completion, tokens, usage = said
+        text = answer_of(completion.text)
+        by_letter = self._has_letters and letter_in(text, len(options)) is not None  # "A" may also begin "A bus"
+        shares = letters_in(tokens, len(options)) if by_letter else None
+        if shares is None:
+            chosen = option_in(text, options, letters=self._has_letters, finished=completion.finished)
+            if chosen is None:
+                fault = fault_of(completion)
+                count_unusable(endpoint.url, fault)
+                return _Answer(fault, None, usage)
+            shares = [float(place == chosen) for place in range(len(options))]
+        by_class = dict(zip(order, shares, strict=True))
+        row = [by_class[number] for number in range(len(options))]
+        return _Answer(row, shares.index(max(shares)), usage)
+
+
+def fault_of(completion: Completion) -> Unanswered:
+    """Why a completion that holds no answer has none."""
     if not completion.finished:
         return "cut off"
     return "refused" if declines(completion.text) or not completion.text else "unclear"

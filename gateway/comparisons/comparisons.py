@@ -49,6 +49,7 @@ class MatchedSource(NamedTuple):
     mask_digest: str | None
     group_name: str | None
     boxes: str | None = None
+    questions: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,8 @@ def match_jobs(session: Session, job: Job, other_job: Job) -> Matching:
 def _sources(session: Session, job_id: str) -> list[MatchedSource]:
     """The source images by position, in the order in which the analysis numbers them."""
     s = SourceImage
-    columns = select(s.position, s.digest, s.ground_truth, s.mask_digest, s.group_name, cast(s.boxes, Text))
+    truths = (cast(s.boxes, Text), cast(s.questions, Text))
+    columns = select(s.position, s.digest, s.ground_truth, s.mask_digest, s.group_name, *truths)
     return [MatchedSource(*row) for row in session.execute(columns.where(s.job_id == job_id).order_by(s.position))]
 
 
@@ -131,11 +133,11 @@ def match_sources(sources: Sequence[MatchedSource], others: Sequence[MatchedSour
     )
 
 
-_Key = tuple[str | None, str | None, str | None, str | None]
+_Key = tuple[str | None, str | None, str | None, str | None, str | None]
 
 
 def _keys(sources: Sequence[MatchedSource]) -> list[_Key]:
-    return [(row.digest, row.ground_truth, row.mask_digest, row.boxes) for row in sources]
+    return [(row.digest, row.ground_truth, row.mask_digest, row.boxes, row.questions) for row in sources]
 
 
 def _with_occurrences(keys: Sequence[_Key]) -> list[tuple[_Key, int]]:

@@ -16,6 +16,7 @@ from shared.schemas.designs import DesignKind, ValueSource
 from shared.schemas.jobs import JobState, ProtectedCharacteristics, Purpose
 from shared.schemas.masks import MaskSpec
 from shared.schemas.metrics import OriginalsCheck
+from shared.schemas.questions import QuestionSpec
 from shared.schemas.service import ServiceInfo
 
 Message = TypeVar("Message", bound=Contract)
@@ -91,6 +92,7 @@ class StoredSpec(Contract):
 
     masks: MaskSpec | None = None
     boxes: BoxSpec | None = None
+    questions: QuestionSpec | None = None
     label_map: dict[str, str] = Field(default_factory=dict)
     calibration: str | None = None
     reference_models: list[str] = Field(default_factory=list)
@@ -148,6 +150,7 @@ class SourceImageColumns(TypedDict):
     mask_digest: str | None
     mask_classes: list[str] | None
     boxes: list[JsonObject] | None
+    questions: list[JsonObject] | None
     object_digest: str | None
     state: SourceImageState
     failure: str

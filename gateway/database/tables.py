@@ -163,11 +163,12 @@ class SourceImage(Leased, Table):
     (turn, position): see `gateway.analysis.priority.turns`.
 
     `digest` is None only if the file is not a readable image; such a row is `failed` from the start. `mask_digest` is
-    its mask, a label map with indices of the job's `classes`; `mask_classes` are the classes in it. `boxes` are
-    those of a detection job (`shared.schemas.boxes.TrueBox`); then `mask_classes` are their classes, so that these are
-    not null where an image's ground truth has places in it. `object_digest` is the mask of its object (not 0), which is
-    not a ground truth. Images with the same `group_name` belong together, such as frames of one sequence. An image with
-    None is independent of all others.
+    its mask, a label map with indices of the job's `classes`; `mask_classes` are the classes in it. `boxes` are those
+    of a detection job (`shared.schemas.boxes.TrueBox`); then `mask_classes` are their classes, so that these are not
+    null where an image's ground truth has places in it. `questions` are those of a job of questions
+    (`shared.schemas.questions.ImageQuestion`), and `mask_classes` the labels of those with answers. `object_digest` is
+    the mask of its object (not 0), which is not a ground truth. Images with the same `group_name` belong together,
+    such as frames of one sequence. An image with None is independent of all others.
     """
 
     __tablename__ = "source_images"
@@ -191,6 +192,7 @@ class SourceImage(Leased, Table):
     mask_digest: Mapped[str | None] = mapped_column(ForeignKey("images.digest"), index=True)
     mask_classes: Mapped[list[str] | None]
     boxes: Mapped[list[JsonObject] | None] = mapped_column(JSON_COLUMN)
+    questions: Mapped[list[JsonObject] | None] = mapped_column(JSON_COLUMN)
     object_digest: Mapped[str | None] = mapped_column(ForeignKey("images.digest"), index=True)
     group_name: Mapped[str | None] = mapped_column(Text)
     turn: Mapped[int] = mapped_column(default=0)

@@ -77,7 +77,13 @@ def image_files(export: Exporting, add_image: Callable[[ExportedImage, str], Non
             if image.mask is not None:
                 yield from member(MASKS + path, export.read(image.mask))
             if image.arm == "original":
-                row = image.model_dump(mode="json", include={"label", "boxes"}, exclude_none=image.boxes is not None)
+                has_more = image.boxes is not None or image.questions is not None
+                row = image.model_dump(
+                    mode="json",
+                    include={"label", "boxes", "questions"},
+                    exclude_none=has_more,
+                    exclude_defaults=has_more,
+                )
                 manifest.write(json_bytes({"file": path, **row}) + b"\n")
             provenance.write(json_bytes({"file": path, **image.model_dump(mode="json")}) + b"\n")
             add_image(image, path)

@@ -25,9 +25,11 @@ import pyarrow.parquet as pq
 from pydantic import JsonValue
 
 from gateway.export.files import Exporting, json_bytes, member, member_of, note_member, safe_name
+from shared.schemas.base import Kind
 from shared.schemas.boxes import BOXED, TrueBox
 from shared.schemas.exports import ExportedImage, ExportNote, Release
 from shared.schemas.masks import MaskSpec
+from shared.schemas.questions import ASKED
 from shared.words.markdown import plain, table
 
 CROISSANT_NAME = "croissant.json"
@@ -247,10 +249,15 @@ def _schema(note: ExportNote) -> pa.Schema:
     return pa.schema(fields, metadata={"huggingface": json.dumps({"info": {"features": features}})})
 
 
+def _category(kind: Kind) -> str:
+    """The Hub's name of a kind of task."""
+    return "visual-question-answering" if kind in ASKED else f"{'object' if kind in BOXED else 'image'}-{kind}"
+
+
 def _card(export: Exporting) -> str:
     note, release = export.note, export.note.release
     head = [
-        f"task_categories: [{'object' if note.kind in BOXED else 'image'}-{note.kind}]",
+        f"task_categories: [{_category(note.kind)}]",
         "configs:",
         "- config_name: default",
         "  data_files:",

@@ -21,10 +21,11 @@ from gateway.methods.checks import lost_objects
 from gateway.results.filters import Filters, Verdict, conditions
 from gateway.results.pairing import Triple, load_triples
 from gateway.results.provenance import digital_source_of
-from gateway.results.views import detected_in, truth_in
+from gateway.results.views import answers_in, detected_in, truth_in
 from shared.problems import NotFound
 from shared.schemas.boxes import TrueBox
 from shared.schemas.exports import ExportedImage, ExportedPrediction
+from shared.schemas.questions import ImageQuestion
 from shared.schemas.results import ARMS, Arm, ChangeView
 
 SOURCES_PER_PAGE = 50
@@ -129,6 +130,7 @@ def _original(
         source_digest=digest,
         mask=source.mask_digest,
         boxes=_boxes(source),
+        questions=_questions(source),
         predictions=predictions,
     )
 
@@ -155,6 +157,7 @@ def _counterfactual(
         digital_source_type=digital_source_of(source.job, row.method),
         mask=source.mask_digest,
         boxes=_boxes(source, lost_objects(row.scores) or frozenset()),
+        questions=_questions(source),
         method=row.method,
         ordinal=row.ordinal,
         null_id=null_id,
@@ -180,6 +183,10 @@ def _boxes(source: SourceImage, lost: frozenset[int] = frozenset()) -> list[True
     return [TrueBox.model_validate(box) for place, box in enumerate(source.boxes) if place not in lost]
 
 
+def _questions(source: SourceImage) -> list[ImageQuestion] | None:
+    return None if source.questions is None else list(map(ImageQuestion.model_validate, source.questions))
+
+
 def _digest(lineage: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(lineage, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
@@ -200,6 +207,7 @@ def _predictions(session: Session, sources: Sequence[SourceImage]) -> dict[str, 
                 rank=rank,
                 flipped=row.flipped,
                 detected=detected_in(row),
+                answers=answers_in(row),
             )
         )
     return predictions

@@ -88,7 +88,7 @@ def finished_results(session: Session, job: Job) -> JobResults:
     report = session.get(Report, job.id)
     if report is None or job.state != "done":
         raise Conflict("the job has no report yet; ask again when it is done")
-    if KINDS[job.kind].localised or any(figures.relation != "labelled" for figures in report.results.results):
+    if not KINDS[job.kind].one_class or any(figures.relation != "labelled" for figures in report.results.results):
         raise InvalidInput("only findings of classifiers on images with ground truth can be rendered again")
     return report.results
 

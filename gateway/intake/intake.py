@@ -57,6 +57,10 @@ from shared.schemas.masks import MAX_LABEL_CHARACTERS
 # What a refusal advises to a client; the job form has words of its own for them (`gateway.web.form_fields`).
 MAP_LABELS = "Map them with `label_map`"
 MANIFEST = "the manifest"  # the name of one that is sent beside the images
+NO_QUESTION = "there is no question about it"
+QUESTIONS_IN_MANIFEST = (
+    'give a manifest with a line for each, such as {"file": "a.png", "question": "…", "answer": "…"}'
+)
 WITHOUT_LABELS = 'send `"ground_truth": "none"`'
 
 
@@ -88,13 +92,14 @@ def take_in(
     limits: IntakeLimits,
     masks: SentMasks | None = None,
     boxes: bool = False,
+    questions: bool = False,
 ) -> Intake:
     """The source images of a job, in the order of the files, or of the archive's members if an archive was sent.
 
     `known_classes` helps to tell class folders from others. With `masks`, files in a folder `masks` are masks, and
     folders are classes only if the masks are not the ground truth. With `boxes`, the ground truth is read from the
-    files of `shared.media.box_formats`, or the manifest. Raises InvalidInput if no image is usable, and the errors of
-    archive, boxes and manifest.
+    files of `shared.media.box_formats`, or the manifest; with `questions`, from a table. Raises InvalidInput if no
+    image is usable, and the errors of archive, boxes and manifest.
     """
     archive, aside = _archive_of(files), _Aside(box_files={} if boxes else None)
     shelf = None if masks is None else MaskShelf(masks.reader, store, limits)
@@ -112,7 +117,7 @@ def take_in(
             names = {source.name for source in everything} - {source.name for source in sources}
             aside.test_set.left_out |= dict.fromkeys(sorted(names), "not in the folder images")
     _refuse_unusable(sources, aside, limits, archive is not None)
-    return Intake(_with_truths(sources, aside, manifest, known_classes, masks, shelf), aside.test_set)
+    return Intake(_with_truths(sources, aside, manifest, known_classes, masks, shelf, questions), aside.test_set)
 
 
 def _refuse_unusable(sources: Sequence[SourceFile], aside: _Aside, limits: IntakeLimits, archive: bool) -> None:
@@ -134,13 +139,17 @@ def _with_truths(
     known_classes: Collection[str],
     masks: SentMasks | None,
     shelf: MaskShelf | None,
+    questions: bool,
 ) -> list[SourceFile]:
     """The sources with their groups, and with labels or masks."""
     kind: MaskKind = "none" if masks is None else "objects" if masks.labelled else "truth"
     kind = kind if aside.box_files is None else "truth"
     table = None if manifest is None else (MANIFEST, manifest)
-    rows = label_images(aside.test_set, [source.name for source in sources], known_classes, table, kind)
+    names = [source.name for source in sources]
+    rows = label_images(aside.test_set, names, known_classes, table, kind, questions=questions)
     sources = [replace(source, group=row.group) for source, row in zip(sources, rows, strict=True)]
+    if questions:
+        return _with_questions(sources, rows, aside.test_set)
     if aside.box_files is not None:
         return _with_boxes(sources, rows, aside.box_files, aside.test_set)
     if masks is None or masks.labelled:
@@ -150,6 +159,19 @@ def _with_truths(
     if aside.originals:
         shelf.keep_only(aside.originals.removesuffix(ORIGINALS) + MASKS + ORIGINALS)
     return shelf.assign_to(sources, rows, masks.labelled)
+
+
+def _with_questions(sources: Sequence[SourceFile], rows: Sequence[ManifestRow], test_set: TestSet) -> list[SourceFile]:
+    """The sources with the questions of the manifest; an image without any fails. Raises InvalidInput without any."""
+    if not any(row.questions for row in rows):
+        raise InvalidInput(f"the spec announces questions, but no image has any: {QUESTIONS_IN_MANIFEST}")
+    test_set.labels_from = test_set.labels_from or "questions are read from the manifest"
+    return [
+        replace(source, questions=tuple(row.questions))
+        if row.questions
+        else replace(source, image=None, failure=source.failure or NO_QUESTION)
+        for source, row in zip(sources, rows, strict=True)
+    ]
 
 
 def _with_boxes(

@@ -14,6 +14,7 @@ from shared.media.images import CanonicalImage, Mode, canonical
 from shared.media.storage import image_key
 from shared.problems import InvalidInput, TooLarge
 from shared.schemas.boxes import TrueBox
+from shared.schemas.questions import ImageQuestion
 
 SEND_IMAGES = "send PNG, JPEG, WebP, BMP or TIFF images"
 LISTED = 5
@@ -91,7 +92,7 @@ class KeptMask:
 class SourceFile:
     """One position of a job: a stored image with its ground truth, or a failure. A `group` counts as one image.
 
-    `boxes` are in pixels of the stored image.
+    `boxes` are in pixels of the stored image. `questions` are what a model is asked about it.
     `upload`: the digest of a file that a dry run lists and that is not uploaded yet.
     """
 
@@ -103,6 +104,7 @@ class SourceFile:
     group: str | None = None
     upload: str = ""
     boxes: tuple[TrueBox, ...] | None = None
+    questions: tuple[ImageQuestion, ...] | None = None
 
 
 def keep_image(store: ImageStore, data: bytes, limits: IntakeLimits) -> KeptImage:
@@ -132,7 +134,12 @@ def put_once(store: ImageStore, image: CanonicalImage, file: bytes) -> KeptImage
 
 
 def truths_of(source: SourceFile) -> list[str]:
-    """The classes in an image's ground truth: its label, or those of its mask or boxes; empty without ground truth."""
+    """The classes in an image's ground truth: its label, or those of its mask or boxes; empty without ground truth.
+
+    Those of questions are the labels by which answers are scored.
+    """
+    if source.questions is not None:
+        return list(dict.fromkeys(question.label for question in source.questions if question.answers))
     if source.boxes is not None:
         return list(dict.fromkeys(box.label for box in source.boxes if box.ignore is None))
     if source.mask is not None and source.mask.classes:

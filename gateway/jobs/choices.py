@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pydantic import ValidationError
 
+from gateway.intake.intake import QUESTIONS_IN_MANIFEST
 from gateway.intake.masks import mask_reader
 from gateway.jobs.model_choice import choose_models, kind_of, refuse_unknown_classes
 from gateway.kinds import KINDS, announced_kind
@@ -24,6 +25,7 @@ from shared.schemas.base import JsonObject, Kind
 from shared.schemas.evaluation import ModelUnderTestInfo
 from shared.schemas.jobs import JobSpec, MethodInfo, MethodsReply
 from shared.schemas.profiles import ProfilesReply, ProfileView
+from shared.schemas.questions import ASKED
 from shared.schemas.validity import VALIDITY, signals_of
 
 
@@ -57,6 +59,11 @@ def plan(spec: JobSpec, profile: Profile, available: Sequence[ModelUnderTestInfo
         raise InvalidInput(
             f"the ground truth is {truth.truths}, but the model under test {models[0].name!r} {KINDS[kind].does}; "
             f"choose {truth.models}, or leave out `{truth.truths}`"
+        )
+    if kind in ASKED and spec.questions is None:
+        raise InvalidInput(
+            f"{models[0].name!r} answers questions: {QUESTIONS_IN_MANIFEST}, and give `questions` in the spec, which "
+            "may be `{}`"
         )
     _check_calibration(spec, profile, kind)
     classes = _classes(spec, models, kind)

@@ -79,6 +79,7 @@ class Order:
             parts += [source.mask.digest] if source.mask else []
             parts += [f"group {source.group}"] if source.group else []
             parts += [] if source.boxes is None else [repr(source.boxes)]
+            parts += [] if source.questions is None else [repr(source.questions)]
         return derive_digest(*parts).hex()
 
 
@@ -305,8 +306,9 @@ def _mask(source: SourceFile) -> KeptMask | None:
 
 
 def _has_places(source: SourceFile) -> bool:
-    """Whether the ground truth has places in the image: a mask, or boxes."""
-    return _mask(source) is not None or (source.image is not None and source.boxes is not None)
+    """Whether the ground truth has several classes, or none: a mask, boxes, or questions with answers."""
+    has_answers = any(question.answers for question in source.questions or ())
+    return _mask(source) is not None or (source.image is not None and (source.boxes is not None or has_answers))
 
 
 def _object_mask(source: SourceFile) -> KeptMask | None:
@@ -327,6 +329,9 @@ def _source_row(job_id: str, position: int, source: SourceFile, turn: int) -> So
         "mask_digest": mask.digest if mask else None,
         "mask_classes": truths_of(source) if _has_places(source) else None,
         "boxes": None if source.boxes is None else [box.model_dump(exclude_none=True) for box in source.boxes],
+        "questions": None
+        if source.questions is None
+        else [question.model_dump(mode="json", exclude_defaults=True) for question in source.questions],
         "object_digest": object_mask.digest if object_mask else None,
         "state": "pending" if source.image else "failed",
         "failure": source.failure,

@@ -42,6 +42,7 @@ from gateway.model_services.image_shelf import ImageShelf
 from gateway.model_services.recorded import RecordedServices
 from gateway.models_under_test import models
 from gateway.storage import images
+from shared.media.manifests import ANNOUNCE_QUESTIONS
 from shared.media.storage import image_key
 from shared.media.testsets import UNWANTED, MaskKind, TestSet, distinct, images_to_look_at, label_images
 from shared.problems import InvalidInput, quote
@@ -284,10 +285,15 @@ def _existing_images(context: Context, owner: str, submission: Submission, class
         known, table = {*classes, *submission.spec.label_map}, submission.manifest
         names = [entry.name for entry in entries]
         rows = label_images(
-            test_set, names, known, None if table is None else (MANIFEST, table), _mask_kind(submission)
+            test_set,
+            names,
+            known,
+            None if table is None else (MANIFEST, table),
+            _mask_kind(submission),
+            questions=submission.spec.questions is not None,
         )
         entries = [
-            entry.model_copy(update={"label": row.label, "group": row.group, "boxes": row.boxes})
+            entry.model_copy(update={name: getattr(row, name) for name in ("label", "group", "boxes", "questions")})
             for entry, row in zip(entries, rows, strict=True)
         ]
     mask_digests = list({entry.mask for entry in entries if entry.mask is not None})
@@ -296,7 +302,15 @@ def _existing_images(context: Context, owner: str, submission: Submission, class
         masks = {} if reader is None else images.find_masks(session, owner, mask_digests, reader.coloured)
     existing = [uploaded.get(entry.digest) if entry.mask is None or entry.mask in masks else None for entry in entries]
     sources = [
-        SourceFile(entry.name, entry.label, image, group=entry.group, upload=entry.digest, boxes=entry.true_boxes)
+        SourceFile(
+            entry.name,
+            entry.label,
+            image,
+            group=entry.group,
+            upload=entry.digest,
+            boxes=entry.true_boxes,
+            questions=entry.true_questions,
+        )
         for entry, image in zip(entries, existing, strict=True)
     ]
     sources = _with_masks(context, entries, sources, masks, reader, place)
@@ -329,8 +343,8 @@ def _uploaded_sources(
     labels = {*classes, *spec.label_map}
     reader = _reader(spec)
     masks = None if reader is None else SentMasks(reader, submission.masks, spec.object_masks)
-    boxes = spec.boxes is not None
-    return take_in(submission.files, submission.manifest, labels, place, context.limits, masks, boxes)
+    boxes, questions = spec.boxes is not None, spec.questions is not None
+    return take_in(submission.files, submission.manifest, labels, place, context.limits, masks, boxes, questions)
 
 
 def _mask_kind(submission: Submission) -> MaskKind:
@@ -346,9 +360,17 @@ def _reader(spec: JobSpec) -> MaskReader | None:
 
 
 def _refuse_loose_truths(submission: Submission) -> None:
-    """Refuse masks without the spec's `masks`, `masks` without masks, and boxes likewise, before any image is read."""
+    """Refuse masks without the spec's `masks`, `masks` without masks, boxes and questions likewise.
+
+    It does so before any image is read.
+    """
     entries = submission.uploaded or []
     has_boxes = any(entry.boxes is not None for entry in entries)
+    has_questions = any(entry.questions for entry in entries)
+    if has_questions and submission.spec.questions is None:
+        raise InvalidInput(f"there are questions, {ANNOUNCE_QUESTIONS}")
+    if submission.spec.questions is not None and entries and not (has_questions or submission.by_name):
+        raise InvalidInput("the spec announces questions, but no image has any; give each its `questions`")
     if has_boxes and submission.spec.boxes is None:
         raise InvalidInput("there are boxes, but the spec does not say how to count them; give `boxes` in it")
     if submission.spec.boxes is not None and entries and not (has_boxes or submission.by_name):
@@ -398,7 +420,8 @@ def _identity(source: SourceFile) -> str | None:
 
 def _comparable(source: SourceFile) -> str | None:
     """What differs between equal images with other ground truths."""
-    return source.label if source.boxes is None else repr(source.boxes)
+    places = source.boxes if source.questions is None else source.questions
+    return source.label if places is None else repr(places)
 
 
 def _with_labels(intake: Intake, spec: JobSpec, job_plan: Plan) -> tuple[list[SourceFile], TestSet]:
@@ -417,6 +440,10 @@ def _with_labels(intake: Intake, spec: JobSpec, job_plan: Plan) -> tuple[list[So
     lists = {"`classes`": spec.classes, **lists} if spec.classes else lists
     if spec.boxes is not None:
         return _with_box_labels(sources, test_set, spec, lists)
+    if spec.questions is not None:
+        sources = [replace(source, label=None) for source in sources]
+        asked = sorted({question.label for source in sources for question in source.questions or ()})
+        return sources, replace(test_set, classes=asked)
     kind = KINDS[job_plan.kind]
     if kind.localised and any(source.label is not None for source in sources):
         names = ", ".join(repr(model.name) for model in job_plan.models)

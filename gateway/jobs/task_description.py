@@ -26,8 +26,11 @@ def task_description_of(job: Job) -> TaskDescription:
 def protected_classes(spec: StoredSpec | JobSpec, classes: Sequence[str]) -> tuple[str, ...]:
     """The label set; in a segmentation job, the classes that edits may not name.
 
-    A class that `label_map` renames is listed under both names.
+    A class that `label_map` renames is listed under both names. In a job of questions there are none: what the answers
+    name differs between images.
     """
+    if spec.questions is not None:
+        return ()
     if spec.masks is None:
         return tuple(classes)
     masks, renamed = spec.masks, _rename(spec.masks, spec.label_map)

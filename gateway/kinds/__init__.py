@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gateway.kinds import classification, detection, segmentation
+from gateway.kinds import classification, detection, segmentation, vqa
 from gateway.kinds.rows import PredictionRow
 from gateway.kinds.task_kind import Scored, TaskKind
 from shared.schemas.base import Kind
@@ -17,7 +17,13 @@ from shared.schemas.effects import Metric
 from shared.schemas.jobs import JobSpec
 
 KINDS: Mapping[Kind, TaskKind[Any, Any]] = {
-    kind.name: kind for kind in (classification.CLASSIFICATION, segmentation.SEGMENTATION, detection.DETECTION)
+    kind.name: kind
+    for kind in (
+        classification.CLASSIFICATION,
+        segmentation.SEGMENTATION,
+        detection.DETECTION,
+        vqa.VQA,
+    )
 }
 
 

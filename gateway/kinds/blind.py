@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from array import array
+from collections import Counter
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -14,6 +16,8 @@ from shared.schemas.effects import Rate
 from shared.schemas.metrics import BlindBaseline, OriginalsCheck
 
 NO_ANSWER = "no answer"
+LEAST_ANSWERS = 20  # from which a place among the options that is chosen for `BIASED` of them is no chance
+BIASED = 0.9
 LEVEL = 0.025  # of the test that a model is right more often with the pictures, one-sided
 
 
@@ -23,17 +27,20 @@ class BlindAnswers:
     def __init__(self) -> None:
         self._group, self._seen, self._blind = array("q"), array("q"), array("q")
         self._right, self._right_blind = array("b"), array("b")
-        self._options = 0
+        self._guess = 0.0
         self._codes: dict[str, int] = {NO_ANSWER: 0}
 
     def add(self, group: int, label: str, seen: str, blind: str, options: int) -> None:
-        """Add an original of a group with its label, the answers with and without its picture, and their `options`."""
+        """Add an original of a group with its label, the answers with and without its picture, and their `options`.
+
+        Without options, 0, nothing is right by chance.
+        """
         self._group.append(group)
         self._seen.append(self._codes.setdefault(seen, len(self._codes)))
         self._blind.append(self._codes.setdefault(blind, len(self._codes)))
         self._right.append(seen == label)
         self._right_blind.append(blind == label)
-        self._options = options
+        self._guess += 1 / options if options else 0.0
 
     def baseline(self, seed: int) -> BlindBaseline | None:
         """What the answers come to; None without any."""
@@ -49,7 +56,7 @@ class BlindAnswers:
         losses = Differences(groups, -gains, none, len(group), len(group), null_accuracy=float(right.mean()))
         return BlindBaseline(
             right=clustered_rate(right_blind, group),
-            chance=1 / self._options,
+            chance=self._guess / len(group),
             of_right=clustered_rate(right_blind[right], group[right]),
             unanswered=int((~answered).sum()),
             same=clustered_rate((seen == blind)[answered], group[answered]),
@@ -58,32 +65,49 @@ class BlindAnswers:
         )
 
 
-def with_baseline(check: OriginalsCheck | None, baseline: BlindBaseline, *, labelled: bool) -> OriginalsCheck:
+def with_baseline(
+    check: OriginalsCheck | None, baseline: BlindBaseline, *, labelled: bool, unit: str = "originals"
+) -> OriginalsCheck:
     """The check of the originals (None: nothing to say) with the baseline: a model that does not look is not testable.
 
     Under 12 originals it is not judged. A check that is unsound keeps its reason.
     """
     check = check or OriginalsCheck(standing="sound")
-    sentence = f"{check.sentence} {_in_words(baseline, labelled=labelled)}".strip()
+    sentence = f"{check.sentence} {_in_words(baseline, labelled=labelled, unit=unit)}".strip()
     if not baseline.looks and baseline.right.n >= LEAST_SOURCES and check.standing != "unsound":
-        sentence, standing = _fault(check, baseline, labelled=labelled), "unsound"
+        sentence, standing = _fault(check, baseline, labelled=labelled, unit=unit), "unsound"
         return check.model_copy(update={"standing": standing, "sentence": sentence, "blind": baseline})
     return check.model_copy(update={"sentence": sentence, "blind": baseline})
 
 
-def _fault(check: OriginalsCheck, baseline: BlindBaseline, *, labelled: bool) -> str:
+def place_hint(places: Counter[int]) -> str:
+    """On a model that chooses one place among the options, whose order differs; "" of others. `places`: how often."""
+    ((place, count),) = places.most_common(1) or [(0, 0)]
+    answers = places.total()
+    if answers < LEAST_ANSWERS or count < BIASED * answers:
+        return ""
+    return (
+        f"It chose option {place + 1} in {count} of {answers} answers, whatever stood there: the options are in "
+        "another order for each image."
+    )
+
+
+def unanswered_in_words(counts: Mapping[str, int]) -> str:
+    """ "5 refused, 1 cut off", the most frequent first."""
+    return ", ".join(f"{count} {why}" for why, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _fault(check: OriginalsCheck, baseline: BlindBaseline, *, labelled: bool, unit: str) -> str:
     causes = "Check that its server hands it the pictures, or submit more images."
     if not labelled or not isinstance(check.right, Rate):
-        return (
-            f"Not testable: it answers {_share(baseline.same)} of the originals the same without seeing them. {causes}"
-        )
+        return f"Not testable: it answers {_share(baseline.same)} of the {unit} the same without seeing them. {causes}"
     return (
-        f"Not testable: right on {_share(check.right)} of the originals with their pictures and on "
+        f"Not testable: right on {_share(check.right)} of the {unit} with their pictures and on "
         f"{_share(baseline.right)} without, which is not surely more often; by chance {baseline.chance:.0%}. {causes}"
     )
 
 
-def _in_words(baseline: BlindBaseline, *, labelled: bool) -> str:
+def _in_words(baseline: BlindBaseline, *, labelled: bool, unit: str) -> str:
     """The figures in one to three sentences; the last is of a model that looks at a part of the pictures only."""
     n, sentences = baseline.right.n, []
     if baseline.unanswered == n:
@@ -93,7 +117,7 @@ def _in_words(baseline: BlindBaseline, *, labelled: bool) -> str:
             f", and {_share(baseline.of_right)} of its right answers could be had blind" if baseline.of_right.n else ""
         )
         sentences.append(
-            f"It is right on {_share(baseline.right)} of the originals without seeing them, by chance "
+            f"It is right on {_share(baseline.right)} of the {unit} without seeing them, by chance "
             f"{baseline.chance:.0%}{could}."
         )
     if baseline.unanswered:

@@ -34,7 +34,7 @@ from gateway.analysis.originals import (
     judge_originals,
     largest_of_two,
 )
-from gateway.kinds.blind import NO_ANSWER, BlindAnswers, with_baseline
+from gateway.kinds.blind import NO_ANSWER, BlindAnswers, place_hint, unanswered_in_words, with_baseline
 from gateway.kinds.originals import check_one_class, exchange_in_words, exchanges
 from gateway.kinds.rows import CompletePair, PhraseColumns, PhrasePairs, PredictionRow, SourceNumbers, labels, usage_in
 from gateway.kinds.task_kind import TOP, Fields, KindRows, Measurement, Scored, TaskKind
@@ -53,9 +53,6 @@ from shared.service.endpoints import Services
 HINT_BELOW = 0.8  # accuracy below which the preprocessing may be wrong
 MOST_CLASSES = 40  # rows, and columns, of a confusion matrix that is still legible
 _CAUSES = "the order of the classes, the label map, and the preprocessing (rescale, mean and std, channels, size)"
-
-LEAST_ANSWERS = 20  # from which a place among the options that is chosen for `BIASED` of them is no chance
-BIASED = 0.9
 
 
 class ClassAnswer(NamedTuple):
@@ -261,19 +258,7 @@ class ClassifiedOriginals:
 
     def _place_hint(self, check: OriginalsCheck) -> str:
         """On a model that chooses one place among the options, whose order differs."""
-        ((place, count),) = self._places.most_common(1) or [(0, 0)]
-        answers = self._places.total()
-        if check.standing == "sound" or answers < LEAST_ANSWERS or count < BIASED * answers:
-            return ""
-        return (
-            f"It chose option {place + 1} in {count} of {answers} answers, whatever stood there: the options are in "
-            "another order for each image."
-        )
-
-
-def unanswered_in_words(counts: Mapping[str, int]) -> str:
-    """ "5 refused, 1 cut off", the most frequent first."""
-    return ", ".join(f"{count} {why}" for why, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+        return "" if check.standing == "sound" else place_hint(self._places)
 
 
 class OriginalColumns:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -116,9 +116,10 @@ class TaskKind(Generic[Answer, Truth]):
     repaired; "" if they can. `most_classes` of a job (None: any number). `on_power`: what a plan adds
     on the drops that it can detect.
 
-    `answers`: of a reply of the `endpoint`, for each image, by the classes of the job. `truth_of` reads the ground
-    truth of a source image. `as_truth` turns the answer for an original into the truth of a job without ground truth.
-    `without`: the truth of an image in which the objects at these places are lost. `with_added`: the truth of an image,
+    `asks`: what a request to the `endpoint` has beside images. `answers`: of its reply, for each image, by the classes
+    of the job. `truth_of` reads the ground truth of a source image. `as_truth` turns the answer for an original into
+    the truth of a job without ground truth. `without`: the truth of an image in which the objects at these places are
+    lost. `after`: the truth once an edit has set values, such as weather=night. `with_added`: the truth of an image,
     given the prediction for it and the source, that also has what a segmenter says that the editor added. `changed`:
     whether an edit changed the prediction, given that for the original; None if it is not known.
 
@@ -167,12 +168,19 @@ class TaskKind(Generic[Answer, Truth]):
     choose: Callable[[Sequence[PredictionRow], Sequence[str]], dict[str, float]] | None = None
     alike: Callable[[Sequence[PredictionRow | None]], Sequence[PredictionRow | None]] = lambda rows: rows
     baseline: Callable[[Scored, Any, Any, Services], Scored] = lambda original, *_: original
+    asks: Callable[[MethodImage], Fields] = lambda source: {}
+    after: Callable[[Truth, Collection[str]], Truth] = lambda truth, values: truth
     without: Callable[[Truth, frozenset[int]], Truth] = lambda truth, lost: truth
     with_added: Callable[[Truth, Scored, ImagePayload, ImagePayload, ShapeService], Truth] = lambda truth, *_: truth
 
     def of_job(self, spec: StoredSpec, model: str = "") -> TaskKind[Answer, Truth]:
         """The kind as it judges a model in a job of this spec."""
         return self if self.configured is None else self.configured(self, spec, model)
+
+    @property
+    def one_class(self) -> bool:
+        """Whether the truth of an image is one class for all of it, so that its labels are classes of images."""
+        return self.right_or_wrong and not self.localised
 
     @property
     def template(self) -> str:

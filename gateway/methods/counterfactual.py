@@ -28,6 +28,7 @@ from shared.schemas.diffusion import ControlRegion
 from shared.schemas.effects import DoseParameter
 from shared.schemas.jobs import Digest, ProtectedCharacteristics
 from shared.schemas.masks import Label
+from shared.schemas.questions import ImageQuestion
 from shared.service.endpoints import Services
 
 
@@ -105,10 +106,10 @@ def _no_others(digest: str) -> ImagePayload:
 class MethodImage:
     """A source image of the user's test set. `ground_truth` is a class label or None; `id` is stable for seeds.
 
-    `mask` is the ground truth of a segmentation job: the place of each pixel's class in `TaskDescription.mask_classes`.
-    `boxes` are that of a detection job, in pixels. `object_mask` is the object that `compose` cuts out, where not 0;
-    None: a segmenter finds it. `digest` is that of `image`, and `load` gives any image or mask by the digest that the
-    method's parameters name.
+    `mask` is the ground truth of a segmentation job: the place of each pixel's class in
+    `TaskDescription.mask_classes`. `boxes` are that of a detection job, in pixels; `questions` what a model is asked.
+    `object_mask` is the object that `compose` cuts out, where not 0; None: a segmenter finds it. `digest` is that of
+    `image`, and `load` gives any image or mask by the digest that the method's parameters name.
     """
 
     id: str
@@ -116,6 +117,7 @@ class MethodImage:
     ground_truth: str | None
     mask: ImagePayload | None = None
     boxes: tuple[TrueBox, ...] | None = None
+    questions: tuple[ImageQuestion, ...] | None = None
     object_mask: ImagePayload | None = None
     digest: str = ""
     load: Callable[[str], ImagePayload] = field(default=_no_others, compare=False)

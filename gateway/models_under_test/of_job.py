@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from sqlalchemy import select
@@ -17,6 +18,7 @@ from shared.schemas.evaluation import ModelRequest, UploadedModel
 from shared.service.endpoints import Endpoint
 
 Request = TypeVar("Request", bound=ModelRequest)
+NO_FIELDS: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +30,14 @@ class TestedModel:
     key: str | None = None
 
     def request(
-        self, endpoint: Endpoint[Request, Any], images: list[ImagePayload], link: Callable[[str], str]
+        self,
+        endpoint: Endpoint[Request, Any],
+        images: list[ImagePayload],
+        link: Callable[[str], str],
+        fields: Mapping[str, Any] = NO_FIELDS,
     ) -> Request:
-        """A request to an endpoint of the evaluator. Raises NotFound for a deleted model."""
-        return endpoint.request(model=self.digest or self.name, images=images, upload=self._upload(link))
+        """A request to an endpoint of the evaluator, with further `fields`. Raises NotFound for a deleted model."""
+        return endpoint.request(model=self.digest or self.name, images=images, upload=self._upload(link), **fields)
 
     def _upload(self, link: Callable[[str], str]) -> UploadedModel | None:
         if self.digest is None:

@@ -187,7 +187,7 @@ def confirming_step(job: str, figures: ModelResults, finding: CellEffect, name: 
 
 
 def _classifies(figures: ModelResults) -> bool:
-    return figures.relation == "labelled" and not of_metric(figures.metric).localised
+    return figures.relation == "labelled" and of_metric(figures.metric).one_class
 
 
 def open_effects(figures: ModelResults) -> list[str]:

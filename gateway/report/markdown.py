@@ -175,6 +175,9 @@ def _accuracy_row(result: ModelResults) -> list[str]:
     if result.segmentation is not None:
         arms = (result.segmentation.originals, result.segmentation.nulls, result.segmentation.counterfactuals)
         return [*names, *map(_overlap, arms), f"lost classes: {_rate(result.segmentation.lost)}"]
+    if (answers := result.answers) is not None:
+        arms_of_all = (answers.originals[0].right, answers.nulls[0].right, answers.counterfactuals[0].right)
+        return [*names, *map(_rate, arms_of_all), f"right answers lost: {_rate(answers.lost)}"]
     if result.metrics is None or not result.metrics.accuracy:
         return []
     if result.relation == "metamorphic":

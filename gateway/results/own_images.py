@@ -114,7 +114,7 @@ def _right(session: Session, job_id: str, sample: Subquery) -> dict[str, dict[st
 
 def _findings(results: JobResults) -> Iterator[tuple[str, str, CellEffect]]:
     for figures in results.results:
-        if figures.relation == "labelled" and not of_metric(figures.metric).localised:
+        if figures.relation == "labelled" and of_metric(figures.metric).one_class:
             yield from ((figures.model, figures.method, effect) for effect in figures.findings)
 
 

@@ -13,6 +13,7 @@ from gateway.database.tables import Counterfactual, Image, Job, Prediction, Sour
 from gateway.results.pairing import Triple, load_triples
 from shared.schemas.base import JsonObject, Kind
 from shared.schemas.boxes import Detected
+from shared.schemas.questions import AnsweredQuestion
 from shared.schemas.results import (
     ChangeView,
     ClassProbability,
@@ -131,6 +132,7 @@ def _prediction(row: Prediction, labelled: bool) -> PredictionView:
         scores=row.scores,
         map=row.image_digest,
         detected=detected_in(row),
+        answers=answers_in(row),
     )
 
 
@@ -144,3 +146,9 @@ def truth_in(row: Prediction, labelled: bool) -> tuple[float | None, int | None]
 def detected_in(row: Prediction) -> Detected | None:
     """What became of each object of the ground truth; None of models that are no detectors, and without boxes."""
     return Detected.model_validate(row.detail["detected"]) if row.detail.get("detected") else None
+
+
+def answers_in(row: Prediction) -> list[AnsweredQuestion] | None:
+    """What a model answers to the questions about an image; None of models that are asked none."""
+    answers = cast("list[JsonObject] | None", row.detail.get("answers"))
+    return None if answers is None else list(map(AnsweredQuestion.model_validate, answers))

@@ -160,7 +160,14 @@ def from_manifest(session: Session, owner: str, entries: Sequence[ManifestImage]
     images = find_all(session, owner, digests)
     _refuse_missing("images", [digest for digest in digests if digest not in images or images[digest].mode != "RGB"])
     return [
-        SourceFile(entry.name, entry.label, images[entry.digest], group=entry.group, boxes=entry.true_boxes)
+        SourceFile(
+            entry.name,
+            entry.label,
+            images[entry.digest],
+            group=entry.group,
+            boxes=entry.true_boxes,
+            questions=entry.true_questions,
+        )
         for entry in entries
     ]
 

@@ -289,8 +289,8 @@ def copy_job(job: Job, job_id: str, purpose: Purpose, parent: str, spec: JsonObj
 
 
 def _kept_spec(job: Job) -> JsonObject:
-    """The fields of a job's spec about masks and boxes, and the warning of its report."""
-    kept = ("masks", "boxes", "label_map", "outside_domain_note")
+    """The fields of a job's spec about masks, boxes and questions, and the warning of its report."""
+    kept = ("masks", "boxes", "questions", "label_map", "outside_domain_note")
     return {name: job.spec[name] for name in kept if name in job.spec}
 
 

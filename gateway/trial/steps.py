@@ -35,6 +35,7 @@ from shared.schemas.evaluation import (
     StructureReply,
 )
 from shared.schemas.language import GenerateReply
+from shared.schemas.questions import AskReply
 from shared.schemas.service import ServiceName
 from shared.service.endpoints import METRICS, Endpoint, Reply, Request, Services
 from shared.service.memory_metrics import GPU_MEMORY, PROCESS_MEMORY
@@ -208,6 +209,9 @@ def describe(reply: Contract) -> tuple[str, str]:
             best_boxes = sorted(first, key=lambda box: -box.score)[:LARGEST_CLASSES]
             found = ", ".join(f"{box.label} ({box.score:.0%})" for box in best_boxes)
             return f"{len(first)} boxes: {found}" if first else "no box", ""
+        case AskReply(answers=[[first, *_], *_]):
+            fault = "a model that does not answer cannot be tested: look at its replies"
+            return (first.answer, "") if first.answer else (f"no answer ({first.unanswered})", fault)
         case RenderReply() | EditReply() | InstructReply() | ComposeReply() | CorruptReply():
             return _describe_pictures(reply)
         case _:

@@ -46,6 +46,10 @@ _ADVICE = {
         "this form cannot say how to count them; send the job by the Python client or the HTTP API"
     ),
     "the spec announces boxes": "the job announces boxes",
+    "the spec does not say how to compare answers; give `questions` in it": (
+        "this form cannot say how to compare answers; send the job by the Python client or the HTTP API"
+    ),
+    ", and give `questions` in the spec, which may be `{}`": ", and send the job by the Python client or the HTTP API",
     "or send them as parts, -F masks=@a.png beside -F images=@a.jpg": "or choose them under “Mask files”",
     "list their values in `masks.void`": "list their values in `void` of “Meaning of their values”",
     "add it to `masks.classes`, or to `masks.void`": "add it to `classes` or `void` of “Meaning of their values”",

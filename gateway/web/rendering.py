@@ -82,7 +82,7 @@ def images_of_cell(job: str, figures: ModelResults, cell: Cell, **filters: Value
 
 def class_filter(figures: ModelResults, label: str) -> dict[str, Value | None]:
     """The filter of a class of the reference: the ground truth, or without one what is predicted on the source."""
-    if label == ALL_CLASSES or (figures.relation != "labelled" and of_metric(figures.metric).localised):
+    if label == ALL_CLASSES or (figures.relation != "labelled" and not of_metric(figures.metric).one_class):
         return {"scored": label}
     return {"class" if figures.relation == "labelled" else "predicted_original": label}
 

@@ -9,8 +9,8 @@ The row of a counterfactual that the work on a source image writes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TypedDict
 
 from pydantic_core import to_jsonable_python
@@ -35,7 +35,7 @@ from gateway.kinds import KINDS
 from gateway.methods import JobMethod
 from gateway.methods.arms import renumber
 from gateway.methods.checks import lost_objects, where_the_source_is
-from gateway.methods.counterfactual import Change, MethodCounterfactual, MethodImage
+from gateway.methods.counterfactual import Change, MethodCounterfactual, MethodImage, TaskDescription
 from gateway.methods.people import changed_by
 from gateway.model_services.image_shelf import ImageShelf
 from gateway.model_services.recorded import RecordedServices
@@ -43,10 +43,20 @@ from gateway.models_under_test.of_job import TestedModel, models_of
 from gateway.queue import leases
 from gateway.queue.leases import Lease
 from gateway.results.stream import relation_of
-from gateway.worker.image_work import ImageWork, ModelInput, requests, source_of, true_boxes
+from gateway.worker.image_work import (
+    ImageWork,
+    ModelInput,
+    kept_answer,
+    requests,
+    source_of,
+    true_boxes,
+    true_questions,
+    values_set,
+)
 from gateway.worker.predict_step import predictions
 from shared.schemas.base import JsonObject
 from shared.schemas.designs import ChosenValue
+from shared.schemas.questions import ImageQuestion
 from shared.seeds import derive_id
 
 
@@ -71,6 +81,7 @@ def load(sessions: Sessions, lease: Lease) -> ImageWork | None:
         if image.digest is None:
             raise ValueError(f"source image {image.id} was never readable; its row should have been failed at intake")
         labelled = image.ground_truth is not None or image.mask_classes is not None
+        questions = true_questions(image.questions)
         return ImageWork(
             id=image.id,
             job_id=job.id,
@@ -80,7 +91,7 @@ def load(sessions: Sessions, lease: Lease) -> ImageWork | None:
             pixels=session.scalar(select(Image.width * Image.height).where(Image.digest == image.digest)) or 0,
             occurrence=_count_equal_before(session, image),
             ground_truth=image.ground_truth,
-            task_description=task_description_of(job),
+            task_description=_about(task_description_of(job), questions),
             methods=tuple(job.methods),
             models=_models_to_call(session, job, image) if image.generated else models_of(session, job),
             seed=job.seed,
@@ -88,11 +99,17 @@ def load(sessions: Sessions, lease: Lease) -> ImageWork | None:
             classes=tuple(job.classes),
             mask_digest=image.mask_digest,
             boxes=true_boxes(image.boxes),
+            questions=questions,
             metamorphic=not labelled and relation_of(session, job.id) == "metamorphic",
             object_mask=image.object_digest,
             rendered=_list_rendered(session, image) if image.generated else None,
             **_round(session, job, image),
         )
+
+
+def _about(task: TaskDescription, questions: Sequence[ImageQuestion] | None) -> TaskDescription:
+    """The task description of an image that has questions: edits may not name what their answers name."""
+    return task if questions is None else replace(task, classes=kept_answer(questions)[1])
 
 
 def call(work: ImageWork, services: RecordedServices, shelf: ImageShelf, link: Callable[[str], str]) -> ImageResult:
@@ -105,7 +122,7 @@ def call(work: ImageWork, services: RecordedServices, shelf: ImageShelf, link: C
     if work.rendered is None:
         rows = _generate(work, source, services, shelf)
         images += [
-            ModelInput(row["id"], row["image_digest"], lost_objects(row["scores"]))
+            ModelInput(row["id"], row["image_digest"], lost_objects(row["scores"]), values_set(row["changes"]))
             for row in rows
             if row["image_digest"] is not None
         ]
@@ -211,13 +228,13 @@ def _round(session: Session, job: Job, image: SourceImage) -> _Round:
 
 def _list_rendered(session: Session, image: SourceImage) -> tuple[ModelInput, ...]:
     rendered = (
-        select(Counterfactual.id, Counterfactual.image_digest, Counterfactual.scores)
+        select(Counterfactual.id, Counterfactual.image_digest, Counterfactual.scores, Counterfactual.changes)
         .where(Counterfactual.source_image_id == image.id, Counterfactual.image_digest.is_not(None))
         .order_by(Counterfactual.method, Counterfactual.ordinal)
     )
     return tuple(
-        ModelInput(name, digest, lost_objects(scores))
-        for name, digest, scores in session.execute(rendered)
+        ModelInput(name, digest, lost_objects(scores), values_set(changes))
+        for name, digest, scores, changes in session.execute(rendered)
         if digest is not None
     )
 

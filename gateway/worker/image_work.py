@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from gateway.database.columns import StoredChange
 from gateway.kinds import TaskKind
 from gateway.methods import JobMethod
 from gateway.methods.counterfactual import MethodImage, TaskDescription
@@ -18,7 +19,9 @@ from shared.chunks import chunks
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, ImagePayload, JsonObject
 from shared.schemas.boxes import TrueBox
 from shared.schemas.designs import ChosenValue
+from shared.schemas.questions import ImageQuestion
 
+MOST_WORDS = 3  # of an answer that an edit may not name
 PIXELS_PER_REQUEST = MAX_IMAGES_PER_MESSAGE * 512**2
 
 
@@ -47,6 +50,7 @@ class ImageWork:
     ground_truth: str | None
     mask_digest: str | None
     boxes: tuple[TrueBox, ...] | None
+    questions: tuple[ImageQuestion, ...] | None
     metamorphic: bool
     task_description: TaskDescription
     methods: tuple[JobMethod, ...]
@@ -69,6 +73,25 @@ def true_boxes(stored: Sequence[JsonObject] | None) -> tuple[TrueBox, ...] | Non
     return None if stored is None else tuple(map(TrueBox.model_validate, stored))
 
 
+def true_questions(stored: Sequence[JsonObject] | None) -> tuple[ImageQuestion, ...] | None:
+    """The questions of a source image's row."""
+    return None if stored is None else tuple(map(ImageQuestion.model_validate, stored))
+
+
+def kept_answer(questions: Sequence[ImageQuestion]) -> tuple[str | None, tuple[str, ...]]:
+    """What an edit must keep so that the answers stay the same, in the place of a class and of all classes.
+
+    The answer to the first question with options, and these; or else the words that the answers to all others are.
+    Questions whose answer an edit may change do not count.
+    """
+    questions = [question for question in questions if not question.becomes]
+    for question in questions:
+        if question.options and question.answers:
+            return question.answers[0], tuple(question.options)
+    answers = [answer for question in questions if question.type in ("text", "list") for answer in question.answers]
+    return None, tuple(dict.fromkeys(answer for answer in answers if len(answer.split()) <= MOST_WORDS))
+
+
 def source_of(work: ImageWork, shelf: ImageShelf) -> MethodImage:
     """The source image as methods see it."""
     # Equal images at two positions are two source images: their seeds differ. Positions do not enter the seed, so
@@ -78,9 +101,10 @@ def source_of(work: ImageWork, shelf: ImageShelf) -> MethodImage:
     return MethodImage(
         f"{work.digest}/{work.occurrence}",
         payload,
-        work.ground_truth,
+        work.ground_truth or kept_answer(work.questions or ())[0],
         mask,
         boxes=work.boxes,
+        questions=work.questions,
         object_mask=None if work.object_mask is None else ImagePayload(png=shelf.load(work.object_mask)),
         digest=work.digest,
         load=lambda background: ImagePayload(png=shelf.load(background)),
@@ -91,11 +115,18 @@ class ModelInput(NamedTuple):
     """An input of the models under test by its digest: a counterfactual, or the original (None).
 
     `lost`: the places of the boxes whose objects are not there any more; None where nothing looked for them.
+    `values`: what its edit has set, such as weather=night.
     """
 
     counterfactual_id: str | None
     digest: str
     lost: frozenset[int] | None = None
+    values: frozenset[str] = frozenset()
+
+
+def values_set(changes: Sequence[StoredChange]) -> frozenset[str]:
+    """What the changes of an edit have set, as in a job's `values`."""
+    return frozenset(f"{change['factor']}={change['to_value']}" for change in changes)
 
 
 def requests(images: Sequence[ModelInput], pixels: int) -> Iterator[Sequence[ModelInput]]:

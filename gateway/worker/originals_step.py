@@ -27,13 +27,14 @@ from gateway.model_services.clients import BrokenOff, is_passing
 from gateway.model_services.image_shelf import ImageShelf
 from gateway.model_services.recorded import RecordedServices
 from gateway.worker.image_step import predict_original
-from gateway.worker.image_work import ImageWork, source_of, true_boxes
+from gateway.worker.image_work import ImageWork, source_of, true_boxes, true_questions
 from shared.media.images import decode, encode
 from shared.media.storage import ObjectMissing
 from shared.problems import Problem
 from shared.schemas.base import ImagePayload, JsonObject
 from shared.schemas.boxes import TrueBox
 from shared.schemas.metrics import OriginalsCheck
+from shared.schemas.questions import ImageQuestion
 from shared.seeds import derive_seed
 
 MOST_ORIGINALS = 128  # randomly sampled
@@ -41,13 +42,14 @@ CHANNELS_BELOW = 0.95  # mean score on the originals
 
 
 class _Labelled(NamedTuple):
-    """An original with ground truth: a label, the digest of a mask, or boxes."""
+    """An original with ground truth: a label, the digest of a mask, boxes, or questions."""
 
     id: str
     digest: str
     label: str | None
     mask: str | None
     boxes: tuple[TrueBox, ...] | None
+    questions: tuple[ImageQuestion, ...] | None
     group: int
 
 
@@ -138,7 +140,7 @@ def _load(sessions: Sessions, job_id: str) -> _JobOriginals:
         job = session.get_one(Job, job_id)
         s = SourceImage
         rows = session.execute(
-            select(s.id, s.digest, s.ground_truth, s.mask_digest, s.boxes, s.group_name)
+            select(s.id, s.digest, s.ground_truth, s.mask_digest, s.boxes, s.questions, s.group_name)
             .where(s.job_id == job_id, s.digest.is_not(None))
             .where(or_(s.ground_truth.is_not(None), s.mask_classes.is_not(None)))
             .order_by(s.position)
@@ -147,9 +149,10 @@ def _load(sessions: Sessions, job_id: str) -> _JobOriginals:
         tested = [name for name in job.models if name not in spec.reference_models]
     groups: dict[tuple[bool, str], int] = {}
     images = []
-    for row_id, digest, label, mask, boxes, name in rows:
+    for row_id, digest, label, mask, boxes, questions, name in rows:
         group = groups.setdefault((name is not None, name or row_id), len(groups))
-        images += [] if digest is None else [_Labelled(row_id, digest, label, mask, true_boxes(boxes), group)]
+        truths = (true_boxes(boxes), true_questions(questions))
+        images += [] if digest is None else [_Labelled(row_id, digest, label, mask, *truths, group)]
     if len(images) > MOST_ORIGINALS:
         sample = np.random.default_rng(derive_seed("sampled originals", seed))
         images = [images[n] for n in np.sort(sample.choice(len(images), MOST_ORIGINALS, replace=False))]
@@ -236,6 +239,7 @@ def _predicted(
             ground_truth=image.label,
             mask_digest=image.mask,
             boxes=image.boxes,
+            questions=image.questions,
             metamorphic=False,
             object_mask=None,
             models=models,
@@ -268,7 +272,7 @@ def _exchanged_score(
     """The mean score of the work's model on its original with red and blue exchanged."""
     source, kind = source_of(work, shelf), work.kind
     exchanged = encode(np.ascontiguousarray(decode(source.image.png)[..., ::-1]))
-    request = work.models[0].request(kind.endpoint, [ImagePayload(png=exchanged)], link)
+    request = work.models[0].request(kind.endpoint, [ImagePayload(png=exchanged)], link, kind.asks(source))
     (answer,) = kind.answers(services.call(kind.endpoint, request), work.classes)
     return _mean(kind.judge(answer, kind.truth_of(source), work.classes).scores)
 

@@ -31,12 +31,13 @@ def predictions(
         kind, truth, original = work.kind_of(model.name), ground_truth, None
         for batch in batches:
             images = payloads(batch, shelf)
-            request = model.request(endpoint, images, link)
+            request = model.request(endpoint, images, link, kind.asks(source))
             reply = services.call(endpoint, request)
             for item, image, answer in zip(batch, images, kind.answers(reply, work.classes), strict=True):
                 if truth is None and work.metamorphic:
                     truth = kind.as_truth(answer)
                 still_true = truth if truth is None or item.lost is None else kind.without(truth, item.lost)
+                still_true = still_true if still_true is None else kind.after(still_true, item.values)
                 scored: Scored = kind.judge(answer, still_true, work.classes)
                 if still_true is not None and item.lost is not None:
                     with_added = kind.with_added(still_true, scored, source.image, image, services)

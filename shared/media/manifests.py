@@ -1,8 +1,11 @@
 """Read the table that names the label or mask of each file, and match its names with those of the files.
 
 Ours is CSV (`file,label` or `file,mask`) or JSON Lines (`{"file": …, "label": …}`); a column `group` names images that
-belong together, such as the frames of one sequence. Read as well: `metadata.csv` and `metadata.jsonl` of the Hub
-(`file_name`), other tables with a column of files and one of labels, and lists without a header (`a.png,bus`).
+belong together, such as the frames of one sequence. Questions have columns of their own, `file,question,answer` and
+perhaps `type`, `options` and `key`, a row for each (`shared.schemas.questions`); several options or answers stand
+between `|`. In JSON Lines they are a list `questions`, or one `question` with its `answer`. Read as well:
+`metadata.csv` and `metadata.jsonl` of the Hub (`file_name`), other tables with a column of files and one of labels or
+questions, and lists without a header (`a.png,bus`).
 """
 
 from __future__ import annotations
@@ -15,9 +18,9 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 from pydantic_core import from_json
 
 from shared.problems import InvalidInput, Malformed, quote, validation_sentence
@@ -25,11 +28,25 @@ from shared.schemas.base import Contract
 from shared.schemas.boxes import TrueBoxes
 from shared.schemas.jobs import GroupName
 from shared.schemas.masks import Label
+from shared.schemas.questions import MAX_QUESTIONS, ImageQuestions
 
 if TYPE_CHECKING:
     from _csv import Reader
 
 COLUMNS = ("file", "label", "mask", "group")
+QUESTION = "question"
+QUESTION_COLUMNS = {  # of a table with a column `question`
+    QUESTION: QUESTION,
+    "answer": "answers",
+    "answers": "answers",
+    "type": "type",
+    "options": "options",
+    "choices": "options",
+    "tolerance": "tolerance",
+    "key": "key",
+    "becomes": "becomes",
+}
+_SEVERAL_IN_CELL = {"options", "answers"}
 # Of other people's tables, in the order in which they count; Kaggle's ImageNet has `ImageId,PredictionString`.
 FILE_COLUMNS = ("file_name", "filename", "image", "image_path", "path", "filepath", "img", "image_id", "imageid", "id")
 LABEL_COLUMNS = ("label", "labels", "class", "class_name", "category", "target", "predictionstring")
@@ -39,6 +56,7 @@ PREDICTED = re.compile(
 _INDEX_COLUMNS = {"", "unnamed: 0"}  # of a table that pandas wrote with its index
 _TWO_WORDS = "predictionstring"  # a class, then the boxes of its objects
 SEVERAL = "label_columns"  # the member of a refusal of several columns of labels
+ANNOUNCE_QUESTIONS = "but the spec does not say how to compare answers; give `questions` in it"
 _DELIMITERS = ",;\t"
 _IMAGE_NAME = re.compile(r".\.(png|jpe?g|jfif|webp|bmp|tiff?|avif)$", re.IGNORECASE)
 _ABSOLUTE = re.compile(r"(/|[A-Za-z]:)")
@@ -52,6 +70,16 @@ class ManifestRow(Contract):
     mask: Annotated[str | None, Field(min_length=1, max_length=1_000)] = None
     group: GroupName | None = None
     boxes: TrueBoxes | None = None  # in pixels of the upright image
+    questions: ImageQuestions | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_question(cls, value: Any) -> Any:
+        """A row with a column `question` has one of the `questions`."""
+        if not isinstance(value, dict) or QUESTION not in value:
+            return value
+        question = {QUESTION_COLUMNS[name]: part for name, part in value.items() if name in QUESTION_COLUMNS}
+        return {**{name: part for name, part in value.items() if name not in QUESTION_COLUMNS}, "questions": [question]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +119,13 @@ def decode_text(data: bytes, what: str) -> str:
 
 
 def refuse_masks(rows: Sequence[ManifestRow]) -> None:
-    """Raise InvalidInput if a manifest names masks or boxes, for jobs whose ground truth is labels."""
+    """Raise InvalidInput if a manifest names masks, boxes or questions, for jobs whose ground truth is labels."""
     if any(row.mask for row in rows):
         raise InvalidInput("the manifest names masks, but the spec does not say what they mean; give `masks` in it")
     if any(row.boxes is not None for row in rows):
         raise InvalidInput("the manifest has boxes, but the spec does not say how to count them; give `boxes` in it")
+    if any(row.questions for row in rows):
+        raise InvalidInput(f"the manifest has questions, {ANNOUNCE_QUESTIONS}")
 
 
 def match_rows(manifest: Manifest, names: Sequence[str], left_out: Sequence[str] = ()) -> list[ManifestRow | None]:
@@ -223,27 +253,31 @@ def _table(text: str) -> Manifest:
 
 
 def _columns(header: Sequence[str]) -> dict[str, str]:
-    """What each column of a table means to us: `file`, `label`, `mask` or `group`. Others are left out.
+    """What each column of a table means to us: `file`, `label`, `mask`, `group` or a part of a question.
+
+    Others are left out. Those of a question mean something only beside a column `question`, and labels only without.
 
     Raises InvalidInput without a column of files, for unknown columns beside our own, several of labels, and if only
     predictions are left.
     """
-    if "file" in header and not set(header) - set(COLUMNS) and len(set(header)) == len(header):
-        return {name: name for name in header}
+    asked = {name: QUESTION_COLUMNS[name] for name in header if QUESTION in header and name in QUESTION_COLUMNS}
+    known = {*COLUMNS, *asked}
+    if "file" in header and not set(header) - known and len(set(header)) == len(header):
+        return {name: asked.get(name, name) for name in header}
     files = [name for name in FILE_COLUMNS if name in header]
     if "file" in header or not files or len(set(header)) < len(header):
         raise InvalidInput(
             f"the manifest's first line is {','.join(header)[:200]!r}; it must be 'file,label' or 'file,mask', and "
             "may have a column 'group'"
         )
-    labels = [name for name in header if name in LABEL_COLUMNS]
+    labels = [] if asked else [name for name in header if name in LABEL_COLUMNS]
     if len(labels) > 1:
         raise InvalidInput(
             f"the columns {quote(labels)} of the manifest may all be its labels; keep one of them, or write a table "
             "`file,label` and send it as the part `manifest`",
             members={SEVERAL: [*labels]},
         )
-    named = {name: name for name in ("mask", "group") if name in header}
+    named = {name: name for name in ("mask", "group") if name in header} | asked
     if not (labels or named) and (predicted := [name for name in header if PREDICTED.fullmatch(name)]):
         raise InvalidInput(
             f"the column {predicted[0]!r} of the manifest has predictions, which are no ground truth; labels are read "
@@ -263,7 +297,9 @@ def _csv_rows(reader: Reader, header: Sequence[str], columns: Mapping[str, str])
             if columns.get(column) == "label" and "file" not in header:  # our own says every character
                 cell = cell.strip()
             if column in columns and (cell or columns[column] == "file"):
-                values[columns[column]] = cell.partition(" ")[0] if column == _TWO_WORDS else cell
+                several = columns[column] in _SEVERAL_IN_CELL
+                one = cell.partition(" ")[0] if column == _TWO_WORDS else cell
+                values[columns[column]] = [part.strip() for part in cell.split("|")] if several else one
         yield reader.line_num, _row(values, reader.line_num)
 
 
@@ -307,6 +343,12 @@ def _of_rows(rows: Iterable[tuple[int, ManifestRow]], label_column: str) -> Mani
     by_file: dict[str, ManifestRow] = {}
     for number, row in rows:
         if by_file.get(row.file) == row:  # annotators and joined tables repeat rows
+            continue
+        if row.questions and row.file in by_file and (questions := by_file[row.file].questions):
+            questions = [*questions, *(new for new in row.questions if new not in questions)]
+            if len(questions) > MAX_QUESTIONS:
+                raise InvalidInput(f"line {number} of the manifest: {row.file!r} has over {MAX_QUESTIONS} questions")
+            by_file[row.file] = by_file[row.file].model_copy(update={"questions": questions})
             continue
         if row.file in by_file:
             raise InvalidInput(f"line {number} of the manifest names {row.file!r} again; name each file once")

@@ -160,6 +160,8 @@ def label_images(
     known_classes: Collection[str],
     manifest: tuple[str, bytes] | None = None,
     masks: MaskKind = "none",
+    *,
+    questions: bool = False,
 ) -> list[ManifestRow]:
     """The label, mask and group of each image: from the first of these that there is.
 
@@ -170,8 +172,8 @@ def label_images(
     5. the only other table that names images and their labels.
 
     Beside class folders, 2 and 3 count only if they label most of the images. Where `masks` are the ground truth, only
-    1 counts. What was read, and tables that were not, are noted in `test_set`. Raises InvalidInput and Malformed for a
-    manifest that does not fit, and for masks if there are to be none.
+    1 counts; where `questions` are, 1, 2 and 5. What was read, and tables that were not, are noted in `test_set`.
+    Raises InvalidInput and Malformed for a manifest that does not fit, and for masks if there are to be none.
     """
     if masks == "none":
         _refuse_folders_of_masks(names)
@@ -186,20 +188,23 @@ def label_images(
         rows = _noted(test_set, names, match_rows(table, names, [*test_set.left_out]), [(name, table)])
     elif masks == "truth":
         rows = [_row(name, None) for name in names]
+    elif questions:
+        rows = _from_tables(test_set, names, 1) or _from_other_table(test_set, names)
+        rows = rows or [_row(name, None) for name in names]
     if rows is None:
         labels, folders = folder_labels(names, known_classes)
         test_set.labels_from = folders
         needed = len(names) // 2 + 1 if any(labels) else 1
         rows = _from_tables(test_set, names, needed) or _from_class_files(test_set, names, needed)
         rows = rows or (None if any(labels) else _from_other_table(test_set, names))
-        if rows and any(labels) and not any(row.label for row in rows):  # a table of groups
+        if rows and any(labels) and not any(row.label or row.questions for row in rows):  # a table of groups
             rows = [row.model_copy(update={"label": label}) for row, label in zip(rows, labels, strict=True)]
             test_set.labels_from = f"{folders}; {test_set.labels_from}"
         rows = rows or [_row(name, label) for name, label in zip(names, labels, strict=True)]
     for name in (*test_set.tables, *test_set.class_files):
         test_set.left_out.setdefault(name, OTHER_TABLE if name in test_set.tables else NO_IMAGE)
     test_set.labels_from += _on_splits(names, known_classes)
-    if masks == "none":
+    if masks == "none" and not questions:
         refuse_masks(rows)
     return rows
 
@@ -351,7 +356,7 @@ def _matching(
 
 def _count(test_set: TestSet, sources: Sequence[str], rows: Sequence[ManifestRow | None], needed: int) -> bool:
     """Whether the `sources` of these rows name enough images to have the labels; they are left out otherwise."""
-    named = sum(row is not None and bool(row.label or row.group) for row in rows)
+    named = sum(row is not None and bool(row.label or row.group or row.questions) for row in rows)
     why = f"labels of {named:,} of {len(rows):,} images only; the others' are from their folders"
     if named < needed:
         test_set.left_out |= dict.fromkeys(sources, why if named else "a table that names none of the images")
@@ -373,7 +378,7 @@ def _readable(test_set: TestSet, tables: Sequence[str]) -> list[tuple[str, Manif
                 raise problem.about(name) from problem
             test_set.left_out[name] = f"no table of labels ({problem.detail})"
             continue
-        if any(row.label or row.group for row in table.rows.values()):
+        if any(row.label or row.group or row.questions for row in table.rows.values()):
             readable.append((name, table))
         else:
             columns = f"; its other columns are {quote(table.ignored)}" if table.ignored else ""
@@ -400,6 +405,7 @@ def _noted(
         test_set.tables.pop(name, None)
     others = "groups are" if any(row and row.group for row in rows) else "no labels: none are"
     words = "labels are" if any(row and (row.label or row.mask) for row in rows) else others
+    words = "questions are" if any(row and row.questions for row in rows) else words
     test_set.labels_from = (
         f"{words} read from {quote([name for name, _ in tables], _LISTED)}{column}{ignored}{missing}{more}"
     )

@@ -12,6 +12,7 @@ from shared.profiles.weights import REPOSITORY, MaxBatch, Section, Server, Weigh
 from shared.schemas.base import KIND, Kind
 from shared.schemas.masks import MASKED, MAX_MASK_CLASSES
 from shared.schemas.models import Output, Preprocessing
+from shared.schemas.questions import ASKED
 from shared.schemas.service import WeightsInfo
 from shared.seeds import derive_digest
 
@@ -48,12 +49,13 @@ class ModelEndpoint(Section):
 
     `openai`: a vision-language model behind an OpenAI-compatible server, whose `url` is the API's root. The server's
     `model` is asked `question` about each image with the `classes` as options, in an order that depends on the image
-    and on `seed`, and answers in up to `max_tokens`. `price_per_million`: what its tokens cost, in any currency.
+    and on `seed`, and answers in up to `max_tokens`. With kind `vqa` it has no classes: the questions come with
+    the images. `price_per_million`: what its tokens cost, in any currency.
     """
 
     url: Annotated[str, Field(pattern=r"^https?://")]
     kind: Annotated[Kind, Field(validation_alias=KIND)] = "classification"
-    classes: Annotated[list[ClassName], Field(min_length=1, max_length=10_000)]
+    classes: Annotated[list[ClassName], Field(max_length=10_000)] = Field(default_factory=list)
     revision: Annotated[str, Field(min_length=1)]
     licence: str
     description: str = ""
@@ -94,6 +96,14 @@ class ModelEndpoint(Section):
             raise ValueError(
                 "classes names a class more than once; name each once, in the order of the model's outputs"
             )
+        if bool(self.classes) == (self.kind in ASKED):
+            raise ValueError(
+                "a model that answers questions has no classes; leave them out"
+                if self.classes
+                else f"a model of {self.kind} has classes; name them in the order of the model's outputs"
+            )
+        if self.kind in ASKED and self.protocol != "openai":
+            raise ValueError('a model that answers questions is behind protocol = "openai"')
         if self.kind in MASKED and len(self.classes) > MAX_MASK_CLASSES:
             raise ValueError(f"a segmenter has up to {MAX_MASK_CLASSES} classes; name those that your masks have")
         return self

@@ -24,7 +24,8 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 JsonObject = dict[str, JsonValue]  # JSON with arbitrary keys
-Kind = Literal["classification", "segmentation", "detection"]  # of a job, and of the models under test that it fits
+# Of a job, and of the models under test that it fits.
+Kind = Literal["classification", "segmentation", "detection", "vqa"]
 DEFAULT_KIND: Kind = "classification"  # of models and profiles that name none
 # Both were once named `task`. Input may still use that name; output never does.
 KIND = AliasChoices("kind", "task")

@@ -395,7 +395,7 @@ class DoseCurve(Contract):
 
 
 Direction = Literal["to", "from"]
-Metric = Literal["accuracy", "iou", "recall"]
+Metric = Literal["accuracy", "iou", "recall", "right answers"]
 # Who judged which counterfactuals are valid: people, or models (oracles, a vision-language model).
 Judges = Literal["people", "models"]
 # What the errors of the checks, or the reviewed sample, of a cell are pooled over: its own changed images stand for

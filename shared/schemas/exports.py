@@ -12,6 +12,7 @@ from shared.schemas.boxes import Detected, TrueBox
 from shared.schemas.findings import FindingView
 from shared.schemas.jobs import MethodChoice
 from shared.schemas.masks import MaskSpec
+from shared.schemas.questions import AnsweredQuestion, ImageQuestion
 from shared.schemas.results import Arm, ChangeView
 from shared.schemas.service import ServiceInfo
 
@@ -41,6 +42,10 @@ class ExportedPrediction(Contract):
         Detected | None,
         Field(description="what a detector makes of the image's boxes", exclude_if=lambda detected: detected is None),
     ] = None
+    answers: Annotated[
+        list[AnsweredQuestion] | None,
+        Field(description="to the questions about it", exclude_if=lambda answers: answers is None),
+    ] = None
 
 
 class ExportedImage(Contract):
@@ -69,6 +74,10 @@ class ExportedImage(Contract):
     boxes: Annotated[
         list[TrueBox] | None,
         Field(description="of the source image, which apply here too", exclude_if=lambda boxes: boxes is None),
+    ] = None
+    questions: Annotated[
+        list[ImageQuestion] | None,
+        Field(description="about the source image, and this one", exclude_if=lambda questions: questions is None),
     ] = None
     method: str = ""
     ordinal: int = 0

@@ -14,6 +14,7 @@ from shared.schemas.base import KIND, TASK_DESCRIPTION, Contract, JsonObject, Ki
 from shared.schemas.boxes import BoxSpec, TrueBox, TrueBoxes
 from shared.schemas.designs import BudgetOption, DesignOption, ValuesOption, repeated_values
 from shared.schemas.masks import Label, MaskSpec
+from shared.schemas.questions import ImageQuestion, ImageQuestions, QuestionSpec
 
 MAX_TASK_CHARACTERS = 500
 MAX_CLASSES = 10_000
@@ -115,6 +116,13 @@ class JobSpec(Contract):
             "detector's; `{}` for the defaults"
         ),
     ] = None
+    questions: Annotated[
+        QuestionSpec | None,
+        Field(
+            description="how answers to the questions sent with the images are compared with theirs, which are the "
+            "ground truth; `{}` for the defaults"
+        ),
+    ] = None
     object_masks: Annotated[
         bool,
         Field(
@@ -203,11 +211,15 @@ class JobSpec(Contract):
             raise ValueError(
                 "object_masks: the masks of this job are ground truth by `masks`; leave one of the two out"
             )
-        truths = [name for name in ("masks", "boxes") if getattr(self, name) is not None]
+        truths = [name for name in ("masks", "boxes", "questions") if getattr(self, name) is not None]
         if len(truths) > 1:
-            raise ValueError("masks: the ground truth of this job is boxes by `boxes`; leave one of the two out")
+            raise ValueError(
+                f"{truths[0]}: the ground truth of this job is {truths[1]} by `{truths[1]}`; leave one of the two out"
+            )
         if self.boxes is not None and self.object_masks:
             raise ValueError("object_masks: masks beside `boxes` are not used; leave one of the two out")
+        if self.questions is not None and self.classes is not None:
+            raise ValueError("classes: with `questions` there are none, but the keys of these; leave `classes` out")
         if truths and self.ground_truth == "none":
             raise ValueError(f"ground_truth is none, but `{truths[0]}` are ground truth; leave one of the two out")
         return self
@@ -232,6 +244,15 @@ class ManifestImage(Contract):
         TrueBoxes | None,
         Field(description="its objects, in pixels of the image as `GET /images/{digest}` returns it; [] for none"),
     ] = None
+
+    questions: Annotated[
+        ImageQuestions | None, Field(description="what a model is asked about it, with the answers")
+    ] = None
+
+    @property
+    def true_questions(self) -> tuple[ImageQuestion, ...] | None:
+        """Its questions, which do not change."""
+        return None if self.questions is None else tuple(self.questions)
 
     @property
     def true_boxes(self) -> tuple[TrueBox, ...] | None:

@@ -1,4 +1,4 @@
-"""The papers' own metrics of a model under test, for classifiers, segmenters and detectors."""
+"""The papers' own metrics of a model under test, for each kind of model."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pydantic import Field
 
 from shared.schemas.base import Contract
 from shared.schemas.effects import CellEffect, Interval, MeanOverlap, ProbabilityChange, Rate
+from shared.schemas.evaluation import Unanswered
 
 
 class Accuracy(Contract):
@@ -42,12 +43,14 @@ class ExchangedClass(Contract):
 class BlindBaseline(Contract):
     """What a model that is asked a question answers without the pictures: each original's question once more.
 
-    It is of the originals whose label it knows and whose question it answered with the picture. `right`: how many
-    answers without the picture are right (none is not), and `chance` the share (0 … 1) of a guess among the options.
-    `of_right`: of the right answers with the picture, how many are right without it, too. `unanswered`: how many have
-    no answer without the picture. `same`: of the others, how many have the same answer; `same_by_chance`: the share
-    if the answers with and without it had nothing to do with each other. `looks`: it is surely right more often with
-    the pictures than without (one-sided, 2.5 %). Without ground truth the answer with the picture counts as right.
+    Of a model that answers questions about images it is of all of these, and `chance` is the share of the most
+    frequent answers. Else it is of the originals whose label it knows and whose question it answered with the
+    picture. `right`: how many answers without the picture are right (none is not), and `chance` the share (0 … 1) of
+    a guess among the options. `of_right`: of the right answers with the picture, how many are right without it, too.
+    `unanswered`: how many have no answer without the picture. `same`: of the others, how many have the same answer;
+    `same_by_chance`: the share if the answers with and without it had nothing to do with each other. `looks`: it is
+    surely right more often with the pictures than without (one-sided, 2.5 %). Without ground truth the answer with
+    the picture counts as right.
     """
 
     right: Rate
@@ -57,6 +60,45 @@ class BlindBaseline(Contract):
     same: Rate
     same_by_chance: float
     looks: bool
+
+
+class AnswerFigures(Contract):
+    """The answers to the questions of one label ("": of all) on some images, as counts of questions.
+
+    `right`: of those that were answered. `unanswered`: of the others, how many for each reason; they are neither right
+    nor wrong.
+    """
+
+    label: str
+    right: Rate
+    unanswered: dict[Unanswered, int] = Field(default_factory=dict)
+
+
+class AnswerMetrics(Contract):
+    """What a model answers under one method, in total and by label, in the same order in each list.
+
+    `all_originals` are all source images, `blind` the same questions without the pictures (empty if they were not
+    asked). The other three have the questions of the pairs that count which were answered on each of their images; of
+    these, `lost` are right on the original and wrong on the counterfactual, `lost_null` on the null arm.
+    `delta`: the mean over sources of the share of right answers on counterfactuals less that on the arm that they are
+    measured against, -1 to 1, with its 95 % `interval`; None without pairs.
+    `steady` (is not fooled): of the answers that are right on the null arm, and must not change, how many are right on
+    the counterfactual. `follows` (looks at the picture): of those that must change, how many become the new answer, and
+    `stays` how many stay the old one; None without edits that must change an answer.
+    """
+
+    all_originals: list[AnswerFigures]
+    blind: list[AnswerFigures]
+    originals: list[AnswerFigures]
+    nulls: list[AnswerFigures]
+    counterfactuals: list[AnswerFigures]
+    lost: Rate
+    lost_null: Rate
+    delta: float | None = None
+    interval: Interval | None = None
+    steady: Rate
+    follows: Annotated[Rate | None, Field(exclude_if=lambda rate: rate is None)] = None
+    stays: Annotated[Rate | None, Field(exclude_if=lambda rate: rate is None)] = None
 
 
 class OriginalsCheck(Contract):

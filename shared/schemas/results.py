@@ -29,8 +29,16 @@ from shared.schemas.effects import (
 )
 from shared.schemas.evaluation import TokenUsage
 from shared.schemas.jobs import ImageFailure, JobState
-from shared.schemas.metrics import ClassConfusion, DetectionMetrics, OriginalsCheck, PaperMetrics, SegmentationMetrics
+from shared.schemas.metrics import (
+    AnswerMetrics,
+    ClassConfusion,
+    DetectionMetrics,
+    OriginalsCheck,
+    PaperMetrics,
+    SegmentationMetrics,
+)
 from shared.schemas.plans import Sensitivity
+from shared.schemas.questions import AnsweredQuestion
 from shared.schemas.service import ServiceInfo
 
 # LANCE's failure modes (figure 12), in its order.
@@ -165,11 +173,11 @@ class ModelResults(Contract):
     their null arms. `failure_points` has one entry per corruption and is empty under other methods. `metric` is fixed
     before the analysis: for a segmenter, `delta_accuracy` of a cell is the difference in the IoU of its class, or in
     the image's mean IoU for cells of all classes, and for a detector that in recall; they have `segmentation` and
-    `detection` in place of `metrics` and `confusion`, which is None in results from before it was measured, too.
-    `variance` is None under 12 source images, in results from before it was estimated, and but for classifiers, as
-    `clusters` are empty but for them, under methods whose changes the user chooses, and where no class has enough
-    edits. `originals`: None where nothing
-    can be judged, and in results from before it was checked.
+    `detection`, and models that answer questions `answers`, in place of `metrics` and `confusion`, which is None in
+    results from before it was measured, too. `variance` is None under 12 source images, in results from before it was
+    estimated, and but for classifiers, as `clusters` are empty but for them, under methods whose changes the user
+    chooses, and where no class has enough edits. `originals`: None where nothing can be judged, and in results from
+    before it was checked.
     """
 
     model: str
@@ -189,6 +197,7 @@ class ModelResults(Contract):
     metrics: PaperMetrics | None = None
     segmentation: SegmentationMetrics | None = None
     detection: DetectionMetrics | None = None
+    answers: Annotated[AnswerMetrics | None, Field(exclude_if=lambda answers: answers is None)] = None
     confusion: ClassConfusion | None = None
     failure_points: list[FailurePoints] = Field(default_factory=list)
     variance: VarianceComponents | None = None
@@ -406,13 +415,17 @@ class PredictionView(Contract):
     detected: Annotated[
         Detected | None, Field(description="what a detector makes of each object, and its boxes beside them")
     ] = None
+    answers: Annotated[
+        list[AnsweredQuestion] | None,
+        Field(description="the questions about the image", exclude_if=lambda answers: answers is None),
+    ] = None
 
 
 class ModelOpinion(Contract):
     """One model under test on original, null arm, sham arm, counterfactual. `flipped`: the predicted class changed.
 
     A segmenter has flipped if it misses a class (IoU below 0.5) that it detected on the original, a detector if it does
-    not find an object that it found there.
+    not find an object that it found there, a model that answers questions if a right answer becomes a wrong one.
     """
 
     model: str

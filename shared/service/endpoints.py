@@ -50,6 +50,7 @@ from shared.schemas.evaluation import (
 )
 from shared.schemas.jobs import Stage
 from shared.schemas.language import FillReply, FillRequest, GenerateReply, GenerateRequest, ScoreReply, ScoreRequest
+from shared.schemas.questions import AskReply, AskRequest
 from shared.schemas.service import ServiceInfo, ServiceName
 
 HEALTHZ = "/healthz"  # the process is alive
@@ -129,6 +130,7 @@ class Services(ABC):
     detect = Endpoint(
         "evaluator_service", "/v1/detections", DetectRequest, DetectReply, "predicting", per_image=("boxes",)
     )
+    ask = Endpoint("evaluator_service", "/v1/answers", AskRequest, AskReply, "predicting", per_image=("answers",))
     examine = Endpoint(
         "evaluator_service", "/v1/examinations", ExamineRequest, ExamineReply, "predicting", EXAMINATION_SECONDS
     )

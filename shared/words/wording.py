@@ -53,6 +53,10 @@ SCORE_WORDS: Mapping[Metric, ScoreWords] = {
         "recall", "found", "points of recall", "Δrecall",
         ("is missed more often", "is found more often"), ("is not found again", "is found again more often"),
     ),
+    "right answers": ScoreWords(
+        "share of right answers", "right", "points", "Δright",
+        ("is answered worse", "is answered better"), ("is answered otherwise", "is answered the same more often"),
+    ),
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from evaluator_service.models_under_test.question import QuestionModel
+from evaluator_service.models_under_test.question import AskedModel
 from evaluator_service.models_under_test.trainable import Trainable
 from shared.media.images import Pixels
 from shared.schemas.base import Contract, Kind
@@ -52,6 +52,7 @@ class ModelKind(Generic[Reply]):
     read)` reads the answers of an uploaded model from its process, which sends them one after another: their shapes
     follow from the images and the number of classes. It raises ValueError for answers that are not those of this kind.
     `trainable`: such a model for repairs; `question`: a vision-language model as such a model. None if there are none.
+    `ask`: the reply of a function of the calling process that answers questions, given a request.
     """
 
     name: Kind
@@ -66,5 +67,6 @@ class ModelKind(Generic[Reply]):
     receive: Callable[[Sequence[Pixels], int, ReadArray], list[Answer]]
     reply: Callable[[list[str], Sequence[Answer]], Reply]
     trainable: type[Trainable] | None
-    question: type[QuestionModel] | None = None
+    question: type[AskedModel] | None = None
     least_classes: int = 2
+    ask: Callable[[Any, Any], Reply] | None = None

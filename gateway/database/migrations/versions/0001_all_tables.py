@@ -236,6 +236,7 @@ def upgrade() -> None:
         sa.Column("mask_digest", sa.String(length=64), sa.ForeignKey("images.digest")),
         sa.Column("mask_classes", _JSON),
         sa.Column("boxes", _JSON),
+        sa.Column("questions", _JSON),
         sa.Column("object_digest", sa.String(length=64), sa.ForeignKey("images.digest")),
         sa.Column("group_name", sa.Text()),
         sa.Column("turn", sa.Integer(), nullable=False),

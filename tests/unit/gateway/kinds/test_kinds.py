@@ -14,8 +14,10 @@ import numpy as np
 import pytest
 
 from gateway.database.columns import StoredSpec
-from gateway.kinds import KINDS
+from gateway.kinds import KINDS, Scored, alike
 from gateway.kinds.classification import ClassAnswer
+from gateway.kinds.rows import PredictionRow
+from gateway.kinds.vqa import Asked
 from shared.media.images import decode
 from shared.media.label_maps import OTHER, VOID
 from shared.schemas.base import Kind
@@ -23,6 +25,7 @@ from shared.schemas.boxes import BoxSpec, Detected, DetectReply, PredictedBox, T
 from shared.schemas.effects import Metric
 from shared.schemas.evaluation import PredictReply
 from shared.schemas.masks import ALL_CLASSES
+from shared.schemas.questions import AskReply, GivenAnswer, ImageQuestion, QuestionSpec
 from shared.schemas.scores import labels_of, whole, with_mean
 from tests.support.paths import REPOSITORY
 
@@ -109,10 +112,68 @@ def guess(box: tuple[float, float, float, float], label: str, score: float) -> P
     return PredictedBox(box=box, label=label, score=score)
 
 
+def asked(question: str, answer: str | None) -> Asked:
+    given = GivenAnswer(unanswered="refused") if answer is None else GivenAnswer(text=f"{answer}.", answer=answer)
+    return Asked(ImageQuestion(question=question), given)
+
+
+def answered(*answers: str | None) -> PredictionRow:
+    """The prediction of a model that gives these answers to the questions of `ASKED`."""
+    kind = KINDS["vqa"].of_job(StoredSpec(questions=QuestionSpec(tolerance=1)))
+    reply = AskReply(
+        questions=[question.asked for question in ASKED],
+        answers=[[asked(question.question, answer).given for question, answer in zip(ASKED, answers, strict=True)]],
+    )
+    (answer,) = kind.answers(reply, ())
+    scored = kind.judge(answer, ASKED, ())
+    return PredictionRow(0, "", None, "", scored.predicted, scored.probability, None, scored.scores, scored.detail)
+
+
+ASKED = [
+    ImageQuestion.model_validate(fields)
+    for fields in (
+        {"question": "How many cars?", "answer": 3},
+        {"question": "How many trees?", "answer": 7, "tolerance": 0},
+        {"question": "What is it?", "options": ["bus", "car"], "answer": "bus", "key": "vehicle"},
+    )
+]
+
+
+def test_answers_are_scored_by_the_label_of_their_questions() -> None:
+    row = answered("4", "8", "bus")
+    assert row.scores == {"number": 0.5, "vehicle": 1.0, ALL_CLASSES: 0.75}
+    assert row.predicted == "4; 8; bus"
+    rows = row.detail["answers"]
+    assert isinstance(rows, list)
+    assert [(part["answer"], part["right"]) for part in rows] == [("4", True), ("8", False), ("bus", True)]  # type: ignore[index, call-overload]
+    assert answered(None, None, None).scores == {}
+    assert answered(None, None, None).detail["unanswered"] == "refused"
+
+
+def test_images_are_compared_by_the_questions_that_are_answered_on_all_of_them() -> None:
+    """A refusal is neither right nor wrong, and takes its question out of the other images' scores, too."""
+    before, null, after = alike([answered("3", "7", "bus"), answered("3", None, "bus"), answered("9", "9", None)])
+    assert before is not None
+    assert null is not None
+    assert after is not None
+    assert [row.scores for row in (before, null, after)] == [
+        {"number": 1.0, ALL_CLASSES: 1.0},
+        {"number": 1.0, ALL_CLASSES: 1.0},
+        {"number": 0.0, ALL_CLASSES: 0.0},
+    ]
+    whole = [answered("3", "7", "bus"), answered("9", "7", "bus")]
+    assert alike(whole) == whole
+    kind = KINDS["vqa"]
+    scored = [Scored(row.predicted, row.probability, row.scores, row.detail) for row in (*whole, answered(*3 * [None]))]
+    changed = (kind.changed(*scored[:2]), kind.changed(scored[1], scored[0]), kind.changed(scored[0], scored[2]))
+    assert changed == (True, False, None)
+
+
 def test_without_ground_truth_the_answer_for_the_original_is_the_truth() -> None:
     for name, answer, labels in (
         ("classification", ClassAnswer({"car": 0.2, "bus": 0.8}), {"bus"}),
         ("segmentation", np.array([[0, 0, 2, OTHER]], np.uint8), {"sky", "car", ALL_CLASSES}),
+        ("vqa", [asked("How many?", "3"), asked("What is it?", None)], {"text", ALL_CLASSES}),
         ("detection", [guess((0, 0, 9, 9), "car", 0.9), guess((5, 5, 9, 9), "sky", 0.2)], {"car", ALL_CLASSES}),
     ):
         kind = KINDS[name]  # type: ignore[index]
