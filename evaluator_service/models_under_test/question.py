@@ -37,7 +37,7 @@ from shared.schemas.evaluation import (
     Unanswered,
 )
 from shared.seeds import derive_seed
-from shared.service.server_replies import begins_reasoning, count_unusable, declines
+from shared.service.server_replies import begins_reasoning, count_unusable, fault_of
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionContentPartParam, ChatCompletionUserMessageParam
@@ -129,7 +129,7 @@ class QuestionModel:
         if shares is None:
             chosen = option_in(text, options, letters=self._has_letters, finished=completion.finished)
             if chosen is None:
-                fault = _fault(completion)
+                fault = fault_of(completion)
                 count_unusable(endpoint.url, fault)
                 return _Answer(fault, None, usage)
             shares = [float(place == chosen) for place in range(len(options))]
@@ -167,12 +167,6 @@ class QuestionModel:
             answer = await self._server.answer([message], deadline, top_logprobs=0, **sampling)
         self._top = 0  # this server refuses log-probabilities, not the image
         return answer
-
-
-def _fault(completion: Completion) -> Unanswered:
-    if not completion.finished:
-        return "cut off"
-    return "refused" if declines(completion.text) or not completion.text else "unclear"
 
 
 def question_in_words(question: str, options: Sequence[str], *, letters: bool) -> str:
