@@ -58,9 +58,9 @@ class QuestionAudit(Section):
     invalid: Annotated[int, Field(ge=0)]
     refused: Annotated[int, Field(ge=0)]
     unreadable: Annotated[int, Field(ge=0)]
-    auroc: Limits | None
-    sensitivity: Limits | None
-    specificity: Limits | None
+    auroc: Limits | None = None
+    sensitivity: Limits | None = None
+    specificity: Limits | None = None
     nature: Nature
 
 
@@ -69,6 +69,11 @@ class CountingQuestions(NamedTuple):
 
     shown: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All of them."""
+        return (*self.shown, *self.others)
 
 
 class JudgeAudit(Section):
@@ -108,6 +113,11 @@ class JudgeAudit(Section):
         shown = [name for name in (VALUE, PAIRWISE) if name in sound]
         shown.sort(key=lambda name: -(sound[name].auroc or (0.0,))[0])
         return CountingQuestions(tuple(shown), tuple(name for name in (LABEL, REST) if name in sound))
+
+
+def counting_questions(audit: JudgeAudit | None, judge: Server | None) -> CountingQuestions:
+    """The questions whose answers by this judge count: none without an audit of it."""
+    return CountingQuestions() if audit is None or audit.misfit(judge) else audit.counting
 
 
 def revision_asked(judge: Server) -> str:
