@@ -45,6 +45,7 @@ from shared.profiles.judge_audit import (
     JudgeAudit,
     Limits,
     QuestionAudit,
+    question_in_words,
 )
 from shared.profiles.profile import ProfileError, load_profile
 from shared.profiles.weights import Server
@@ -75,14 +76,14 @@ class KnownEdit:
     """A drawn edit with its source, its null arm, and its pictures by kind: good, and broken in five ways."""
 
     label: str
-    phrase: str
+    change: tuple[str, str]
     source: ImagePayload
     null: ImagePayload
     images: Mapping[str, ImagePayload]
 
     def request(self, question: str, kind: str) -> JudgeRequest:
         """One question about one picture, as jobs ask it."""
-        text = QUESTIONS[question].format(self.label if question == LABEL else self.phrase)
+        text = question_in_words(question, self.label, [self.change])
         beside = {REST: self.source, PAIRWISE: self.null}.get(question)
         return JudgeRequest(images=[self.images[kind]], questions=[text], beside=beside, pairwise=question == PAIRWISE)
 
@@ -112,7 +113,7 @@ def known_edits(count: int, seed: int) -> Iterator[KnownEdit]:
 
 def _known_edit(proposal: Proposal, random: np.random.Generator) -> KnownEdit:
     scene, target = proposal.scene, proposal.target
-    good = render(target)
+    good, (change,) = render(target), proposal.edit.changes
     label = str(random.choice([name for name in CLASSES if name != scene.label]))
     others = [str(field) for field in random.permutation([name for name in FIELDS if name != proposal.field])]
     other = next(proposals(scene, random, others)).target
@@ -127,7 +128,7 @@ def _known_edit(proposal: Proposal, random: np.random.Generator) -> KnownEdit:
     }
     return KnownEdit(
         scene.label,
-        proposal.edit.changes[0].to_phrase,
+        (change.from_phrase, change.to_phrase),
         ImagePayload(png=encode(render(scene).image)),
         ImagePayload(png=encode(_edited(render(scene).image, random))),
         {kind: ImagePayload(png=encode(_edited(picture, random))) for kind, picture in pictures.items()},
@@ -151,9 +152,11 @@ def _smeared(picture: Pixels, mask: Mask) -> Pixels:
     return np.asarray(share * blurred + (1 - share) * picture, np.uint8)
 
 
-def audit_judge(server: Server, count: int = EDITS, seed: int = 1) -> JudgeAudit:
-    """Ask a judge about `count` edits and their broken pictures. Raises Problem, and ValueError for a missing key."""
-    edits = list(known_edits(count, seed))
+def audit_judge(server: Server, edits: Sequence[KnownEdit], seed: int = 1) -> JudgeAudit:
+    """Ask a judge about edits and their broken pictures. Raises Problem, and ValueError for a missing key.
+
+    `seed`: that of the edits; the intervals are drawn from it, too.
+    """
     asked, usage = asyncio.run(_ask_all(RemoteJudge.connect(server), edits))
     questions = {name: _question_audit([row for row in asked if row.question == name], seed) for name in QUESTIONS}
     audit = JudgeAudit(
@@ -162,7 +165,7 @@ def audit_judge(server: Server, count: int = EDITS, seed: int = 1) -> JudgeAudit
         revision=server.revision,
         prompt=PROMPT,
         date=f"{datetime.now(UTC):%Y-%m-%d}",
-        edits=count,
+        edits=len(edits),
         seed=seed,
         questions=questions,
         prompt_tokens=usage.prompt,
@@ -260,7 +263,7 @@ def main() -> None:
             sys.exit(f"profile {options.profile} has no judge; name a vision server as [evaluator.judge]")
         if options.write and not Path(options.profile).is_file():
             sys.exit(f"{options.profile} is no file; copy the shipped profile, and audit the copy")
-        audit = audit_judge(judge, options.edits, options.seed)
+        audit = audit_judge(judge, list(known_edits(options.edits, options.seed)), options.seed)
         print("\n".join(audit_lines(audit)))
         if options.write:
             write_audit(Path(options.profile), audit)

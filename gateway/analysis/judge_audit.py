@@ -66,9 +66,11 @@ def _nature(
     missing = answers.refused + unreadable
     if missing > MOST_UNANSWERED * len(answers.yes) or auroc is None or sensitivity is None or specificity is None:
         return "refuses" if answers.refused >= unreadable else "unreadable"
-    yes = answers.yes[~np.isnan(answers.yes)] > YES
-    if yes.all() or not yes.any():
-        return "says yes to all" if yes.all() else "says no to all"
+    yes = answers.yes[~np.isnan(answers.yes)]
+    if (yes > YES).all():
+        return "says yes to all"
+    if (yes < YES).all():
+        return "says no to all"
     if _ignores_pictures(answers):
         return "does not look"
     if auroc[1] >= LEAST_AUROC and min(sensitivity[1], specificity[1]) >= LEAST_RIGHT:

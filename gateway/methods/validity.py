@@ -44,14 +44,12 @@ from gateway.methods.counterfactual import (
 from gateway.methods.schedule import Inputs
 from gateway.methods.words import content_stems, names_class
 from shared.chunks import chunks
-from shared.profiles.judge_audit import LABEL, PAIRWISE, QUESTIONS, REST, VALUE
+from shared.profiles.judge_audit import LABEL, PAIRWISE, REST, VALUE, question_in_words
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, ImagePayload
 from shared.schemas.evaluation import JudgeRequest, ShapesRequest
 from shared.schemas.thresholds import ImageThresholds
 from shared.schemas.validity import OTHER_MODELS, VALIDITY, EditKind, Signal, ValidityModel, signals_of
 from shared.service.endpoints import Services
-
-_MOST_PHRASE = 300  # characters of the changes in one question
 
 
 def _signals() -> Iterator[str]:
@@ -168,17 +166,18 @@ def ask_judge(
 
     A question without an answer has no score; the record counts it.
     """
-    phrases = [change.to_phrase for change in edit.changes[:7]]
-    change = "; ".join(phrases)[:_MOST_PHRASE]
-    label = [] if source.ground_truth is None else [QUESTIONS[LABEL].format(source.ground_truth.split(",")[0])]
-    about = [*(QUESTIONS[VALUE].format(phrase) for phrase in phrases), *label]
+    changes = [(change.from_phrase, change.to_phrase) for change in edit.changes[:7]]
+    subject = (source.ground_truth or "").split(",")[0]
+    label = [question_in_words(LABEL, subject, changes)] if subject else []
+    about = [*(question_in_words(VALUE, subject, [change]) for change in changes), *label]
     requests: dict[str, JudgeRequest] = {}
     if "judge" in signals and about:
         requests[VALUE] = JudgeRequest(images=[image], questions=about)
-    if "judge" in signals and change:
-        requests[REST] = JudgeRequest(images=[image], questions=[QUESTIONS[REST].format(change)], beside=source.image)
-    if "pairwise" in signals and change and null is not None:
-        pair = [QUESTIONS[PAIRWISE].format(change)]
+    if "judge" in signals and changes:
+        rest = [question_in_words(REST, subject, changes)]
+        requests[REST] = JudgeRequest(images=[image], questions=rest, beside=source.image)
+    if "pairwise" in signals and changes and null is not None:
+        pair = [question_in_words(PAIRWISE, subject, changes)]
         requests[PAIRWISE] = JudgeRequest(images=[image], questions=pair, beside=null, pairwise=True)
     if not requests:
         return {}, None

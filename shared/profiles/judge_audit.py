@@ -12,6 +12,7 @@ names.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Final, Literal, NamedTuple
 
 from pydantic import Field, FiniteFloat
@@ -32,9 +33,11 @@ QUESTIONS: Final = {
     ),
     PAIRWISE: "One of these two images was made to show the following. Which of them shows it? {}",
 }
+CHANGE = "“{}” became “{}”"  # in `judge_rest`, which must know what went away
+MOST_WORDS = 300  # characters of the changes in one question
 INSTRUCTION = "{} Answer with one word: {} or {}."
 YES_OR_NO, FIRST_OR_SECOND = ("yes", "no"), ("first", "second")
-PROMPT = derive_digest(INSTRUCTION, *QUESTIONS.values()).hex()[:12]
+PROMPT = derive_digest(INSTRUCTION, CHANGE, *QUESTIONS.values()).hex()[:12]
 
 LEAST_AUROC = 0.9  # lower limit (95 %) of a question that counts
 LEAST_RIGHT = 0.8  # lower limits of its sensitivity and of its specificity
@@ -44,6 +47,16 @@ Nature = Literal[
     "leans to yes", "leans to no", "errs often",
 ]  # fmt: skip
 Limits = tuple[FiniteFloat, FiniteFloat, FiniteFloat]  # a figure with the ends of its 95 % interval
+
+
+def question_in_words(name: str, subject: str, changes: Sequence[tuple[str, str]]) -> str:
+    """A question about an edit. `subject`: the object's class; `changes`: its phrases before ("": none) and after."""
+    after = "; ".join(new for _, new in changes)[:MOST_WORDS]
+    words = {
+        LABEL: subject,
+        REST: "; ".join(CHANGE.format(old, new) if old else new for old, new in changes)[:MOST_WORDS],
+    }
+    return QUESTIONS[name].format(words.get(name, after))
 
 
 class QuestionAudit(Section):
