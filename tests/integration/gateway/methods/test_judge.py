@@ -28,8 +28,8 @@ IMAGE = ImagePayload(png=encode(np.zeros((8, 8, 3), np.uint8)))
 
 
 class VisionServer:
-    """Says yes with 90 % to questions on buses, and no with 80 % to others; of a pair it takes the first, and declines to
-    speak of boats. It notes authorisation, questions and how many pictures each has."""
+    """Says yes with 90 % to questions on buses, and no with 80 % to others; of a pair it takes the first. It does
+    not speak of boats. It notes authorisation, questions and how many pictures each has."""
 
     def __init__(self) -> None:
         self.keys: set[str] = set()
