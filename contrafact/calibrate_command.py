@@ -105,6 +105,9 @@ def _check_lines(method: MethodCalibration) -> list[str]:
     if method.separation:
         areas = ", ".join(f"{check} {value:.2f}" for check, value in method.separation.items())
         lines.append(f"{method.method}: AUROC of the scores: {areas}")
+    if method.judge:
+        areas = ", ".join(f"{name} {of.value:.2f} ({of.low:.2f} to {of.high:.2f})" for name, of in method.judge.items())
+        lines.append(f"{method.method}: AUROC of the vision-language judge on these images: {areas}")
     if method.checks_off:
         lines.append(f"{method.method}: without a threshold: {', '.join(method.checks_off)}")
     if method.fitted is not None:

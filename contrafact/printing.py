@@ -31,6 +31,7 @@ from shared.words.wording import (
     checks_off_lines,
     factor_in_words,
     interval,
+    judge_sentence,
     nothing_accepted,
     nothing_compared,
     objects_lines,
@@ -122,6 +123,7 @@ def _check_error_notes(results: JobResults) -> str:
     lines = [f"Checks that are off: {line}" for line in checks_off_lines(results.checks_off, results.funnels)]
     lines += [PROVISIONAL.format(of)] if results.provisional else []
     lines += [review_sentence(method_reviews) for method_reviews in results.reviews]
+    lines += [judge_sentence(results.judge)] if results.judge else []
     if calibration is not None and calibration.not_used:
         lines.append(
             f"The error rates of the automatic checks on {calibration.data} are not used: {calibration.not_used}."

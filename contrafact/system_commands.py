@@ -1,4 +1,4 @@
-"""`contrafact serve` and the operator commands: `keys`, `doctor`, `replay`, `housekeeping`.
+"""`contrafact serve`, `contrafact audit-judge`, and the operator commands: `keys`, `doctor`, `replay`, `housekeeping`.
 
 The client does not import the gateway. These commands replace this process with a program of the gateway, which gets
 the same arguments and streams and prints its own help.
@@ -33,7 +33,8 @@ PASS_THROUGH = {
 
 
 def add_operator_commands(app: typer.Typer) -> None:
-    """Add the commands `keys`, `doctor`, `replay` and `housekeeping`."""
+    """Add the commands `keys`, `doctor`, `replay` and `housekeeping`, and `audit-judge`."""
+    app.command("audit-judge")(audit_judge)
     for name, sentence in OPERATOR_COMMANDS.items():
         app.command(name, help=sentence, context_settings=PASS_THROUGH)(operate)
 
@@ -45,6 +46,17 @@ def serve(
 ) -> None:
     """Run the whole system in one process on this machine."""
     replace_process("embedded", ["--directory", str(directory), "--port", str(port), "--profile", profile])
+
+
+def audit_judge(
+    profile: Annotated[str, typer.Argument(help="a profile with [evaluator.judge]: a shipped name, or a TOML file")],
+    edits: Annotated[int, typer.Option(min=20, help="drawn edits, 21 questions each")] = 60,
+    seed: Annotated[int, typer.Option(help="of the edits")] = 1,
+    write: Annotated[bool, typer.Option("--write", help="put [evaluator.judge_audit] into the profile's file")] = False,
+) -> None:
+    """Measure how often a profile's vision-language judge errs, on edits of known answer."""
+    more = ["--write"] if write else []
+    replace_process("embedded.judge_audit", [profile, "--edits", str(edits), "--seed", str(seed), *more])
 
 
 def operate(context: typer.Context) -> None:

@@ -21,7 +21,6 @@ replaced better than the uncorrected share or its F-measure do.
 from __future__ import annotations
 
 import asyncio
-import base64
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -29,7 +28,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast
+from typing import Any, Literal, Self, TypeVar, cast
 
 import cv2
 import numpy as np
@@ -37,6 +36,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
+from evaluator_service.judge import RemoteJudge
 from evaluator_service.models_under_test.endpoint import EndpointModel
 from evaluator_service.models_under_test.in_process import InProcessModel
 from evaluator_service.models_under_test.kinds import KINDS, LoadedModel, ModelKind
@@ -50,12 +50,11 @@ from evaluator_service.models_under_test.uploads import RunningModel, UploadedMo
 from evaluator_service.registration import find_move
 from evaluator_service.shapes import shapes_reply
 from evaluator_service.similarity import Scorer, TextEmbedder
-from shared.chunks import chunks
 from shared.media.images import Pixels, decode
 from shared.media.moves import moved_back
 from shared.problems import DeadlineExceeded, InvalidInput, NotFinite, NotFound, OutOfMemory
 from shared.profiles.evaluator import Evaluator, ModelEndpoint, ModelUnderTest
-from shared.profiles.weights import Server
+from shared.profiles.judge_audit import revision_asked
 from shared.schemas.base import Contract, ImagePayload
 from shared.schemas.evaluation import (
     DomainReply,
@@ -85,11 +84,6 @@ from shared.service.memory_limit import container_memory
 from shared.service.model_service import MakeBatcher
 from shared.service.settings import ServiceSettings
 
-if TYPE_CHECKING:
-    from openai.types.chat import ChatCompletionUserMessageParam
-
-    from shared.service.chat_server import ChatServer
-
 # By default cv2 starts a thread per core, though an image takes less than a millisecond.
 cv2.setNumThreads(1)
 
@@ -100,7 +94,6 @@ IMAGE_THRESHOLDS = (30, 80)
 EDGES_EVERYWHERE = 0.98  # from this share of pixels near an edge, an image is noise and would agree with anything
 MASK_MARGIN = 0.025  # in shares of the short side; an outline lies on the border of its mask
 MOST = 4096
-_INSTRUCTION = "{} Answer with one word: yes or no."
 
 Row = list[float]
 Reply = TypeVar("Reply", bound=Contract)
@@ -368,7 +361,7 @@ class EvaluatorModel:
         return await asyncio.to_thread(_agreements, request)
 
     async def judge(self, request: JudgeRequest, deadline: float) -> JudgeReply:
-        """P(yes) of the judge for each image and question; raises InvalidInput if the profile has none."""
+        """The judge's answer for each image and question; raises InvalidInput if the profile has none."""
         if self._vision_judge is None:
             raise InvalidInput("this profile has no judge; name a vision server as [evaluator.judge]")
         return await self._vision_judge.judge(request, deadline)
@@ -432,7 +425,7 @@ def _weights_infos(profile: Evaluator, tested: Sequence[WeightsInfo], device: st
     if profile.second_scorer is not None:
         infos.append(info_in_tf32(profile.second_scorer.info("second scorer"), device))
     if profile.judge is not None:
-        infos.append(profile.judge.info("judge"))
+        infos.append(profile.judge.info("judge").model_copy(update={"revision": revision_asked(profile.judge)}))
     return infos
 
 
@@ -507,45 +500,6 @@ class DomainJudge:
     def log_odds(self, images: Sequence[Pixels]) -> NDArray[np.float64]:
         """The log odds of each image to be outside the domain."""
         return self._discriminant.log_odds(self._scorer.layer_statistics(images))
-
-
-class RemoteJudge:
-    """Sends one request per image and question, several concurrently; the server batches them."""
-
-    def __init__(self, server: ChatServer) -> None:
-        self._server = server
-
-    @classmethod
-    def connect(cls, server: Server) -> RemoteJudge:
-        """A judge behind `server`. Raises ValueError if the environment lacks its key."""
-        from shared.service.chat_server import ChatServer  # a slow import that only a profile with a judge needs
-
-        return cls(ChatServer(server))
-
-    async def judge(self, request: JudgeRequest, deadline: float) -> JudgeReply:
-        """P(yes) of every question on every image; raises what `ChatServer.yes` raises."""
-        tasks = [
-            asyncio.ensure_future(self._yes(image, question, deadline))
-            for image in request.images
-            for question in request.questions
-        ]
-        try:
-            answers = list(await asyncio.gather(*tasks))
-        finally:
-            for task in tasks:
-                task.cancel()
-        return JudgeReply(yes=list(chunks(answers, len(request.questions))))
-
-    async def _yes(self, image: ImagePayload, question: str, deadline: float) -> float:
-        url = "data:image/png;base64," + base64.b64encode(image.png).decode()
-        message: ChatCompletionUserMessageParam = {
-            "role": "user",
-            "content": [
-                {"type": "image_url", "image_url": {"url": url}},
-                {"type": "text", "text": _INSTRUCTION.format(question)},
-            ],
-        }
-        return await self._server.yes([message], deadline)
 
 
 def agreement(source: Pixels, image: Pixels, mask: Pixels | None = None) -> float:

@@ -39,7 +39,7 @@ from shared.schemas.evaluation import (
     Unanswered,
 )
 from shared.seeds import derive_seed
-from shared.service.server_replies import begins_reasoning, count_unusable, declines
+from shared.service.server_replies import begins_reasoning, count_unusable, fault_of
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletionContentPartParam, ChatCompletionUserMessageParam
@@ -209,13 +209,6 @@ class QuestionModel(AskedModel):
         by_class = dict(zip(order, shares, strict=True))
         row = [by_class[number] for number in range(len(options))]
         return _Answer(row, shares.index(max(shares)), usage)
-
-
-def fault_of(completion: Completion) -> Unanswered:
-    """Why a completion that holds no answer has none."""
-    if not completion.finished:
-        return "cut off"
-    return "refused" if declines(completion.text) or not completion.text else "unclear"
 
 
 def question_in_words(question: str, options: Sequence[str], *, letters: bool) -> str:

@@ -15,6 +15,8 @@ sample, so it does not know the images of one source, and is too narrow for few 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from scipy.stats import t
 
@@ -26,18 +28,38 @@ from shared.schemas.effects import Estimate
 LEAST_REVIEWED = 20  # images, of as many source images
 
 
+class PoweredShare(NamedTuple):
+    """P(valid), 0 to 1, and the number of independent reviews that would say it as exactly."""
+
+    value: float
+    trials: float
+
+
 def prediction_powered_share(
     valid: Booleans, scores: Floats, group: Integers, other_scores: Floats, other_group: Integers
 ) -> Estimate | None:
     """P(valid) with a 95 % interval: Wilson's, with the number of trials that has the estimate's variance.
 
-    `valid` and `scores`: verdicts of people and scores of the judge (0 to 1) on the n reviewed images; `other_scores`
-    are those on the N others. Images of one `group` are not independent: variances are between groups, and the
-    quantile is Student's with their number. Two pseudo-groups, one valid and one invalid image, keep the variance
-    defined where nearly all verdicts agree. None with fewer than 20 reviewed groups, or without other images.
+    The quantile is Student's with the number of reviewed groups. None where `powered_share` is.
     """
-    reviewed = len(np.unique(group))
-    if reviewed < LEAST_REVIEWED or not len(other_scores):
+    share = powered_share(valid, scores, group, other_scores, other_group)
+    if share is None:
+        return None
+    low, high = score_interval(*share, float(t.ppf((1 + LEVEL) / 2, len(np.unique(group)) - 1)))
+    return Estimate(value=share.value, low=min(low, share.value), high=max(high, share.value))
+
+
+def powered_share(
+    valid: Booleans, scores: Floats, group: Integers, other_scores: Floats, other_group: Integers
+) -> PoweredShare | None:
+    """P(valid) of all images, with its trials.
+
+    `valid` and `scores`: verdicts of people and scores of the judge (0 to 1) on the n reviewed images; `other_scores`
+    are those on the N others. Images of one `group` are not independent: variances are between groups. Two
+    pseudo-groups, one valid and one invalid image, keep the variance defined where nearly all verdicts agree. None with
+    fewer than 20 reviewed groups, or without other images.
+    """
+    if len(np.unique(group)) < LEAST_REVIEWED or not len(other_scores):
         return None
     truth = valid.astype(np.float64)
     weight = _weight(truth, scores, len(truth) / len(other_scores))
@@ -46,9 +68,7 @@ def prediction_powered_share(
     variance = _variance(corrections, group, weight * other_scores, other_group, weight * float(scores.mean()))
     smoothed = (len(truth) * min(max(value, 0.0), 1.0) + 1) / (len(truth) + 2)
     trials = min(smoothed * (1 - smoothed) / variance, float(len(truth) + len(other_scores)))
-    share = min(max(value, 0.0), 1.0)
-    low, high = score_interval(share, trials, float(t.ppf((1 + LEVEL) / 2, reviewed - 1)))
-    return Estimate(value=share, low=min(low, share), high=max(high, share))
+    return PoweredShare(min(max(value, 0.0), 1.0), trials)
 
 
 def _weight(truth: Floats, scores: Floats, ratio: float) -> float:

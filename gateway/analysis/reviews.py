@@ -8,6 +8,7 @@ invalid image that was not lost cannot have made a loss, so a finding needs no o
 
     valid of n accepted = reviewed and valid + Binomial(not reviewed, share),    share ~ Beta(random sample)
 
+A judge that an audit found sound scores the edits without a review, too: the share is then prediction-powered.
 Each draw is a completed table of accepted or rejected × valid or invalid. Images prioritised for review are not in the
 random sample; they would bias it (verification bias: Begg & Greenes 1983).
 """
@@ -26,6 +27,7 @@ from scipy.stats import betabinom
 from gateway.analysis.certainty import effect_interval, effective_trials
 from gateway.analysis.effects import Differences, Floats, Integers
 from gateway.analysis.limits import BEYOND, LEAST_OF_CLASS
+from gateway.analysis.prediction_powered import PoweredShare, powered_share
 from gateway.analysis.validity import DRAWS, SHARE_OF_ERROR
 from shared.schemas.effects import Cell, Estimate, Interval, Pool, ValidEffect
 
@@ -33,11 +35,32 @@ LEAST_ACCEPTED, LEAST_REJECTED = 20, 10  # size of the random sample from which 
 LEAST_OWN = 10  # reviewed changed images of a cell that take the place of the sample of other cells
 
 
+class JudgeScores(NamedTuple):
+    """The scores of a sound judge, 0 to 1: of a sample's edits, and of the other edits that it is of."""
+
+    sampled: Floats
+    others: Floats
+    other_source: Integers
+
+
 class RandomSample(NamedTuple):
-    """Randomly sampled, reviewed edits: whether each is valid, and its source image."""
+    """Randomly sampled, reviewed edits: whether each is valid, and its source image.
+
+    `judged`: what a judge says of them and of the others, which makes the sample tell more; None without a judge.
+    """
 
     valid: NDArray[np.bool_]
     source: Integers
+    judged: JudgeScores | None = None
+
+    def share(self) -> PoweredShare:
+        """The valid share and the number of independent trials; by prediction-powered inference with enough of each."""
+        if self.judged is not None:
+            sampled, others, other_source = self.judged
+            powered = powered_share(self.valid, sampled, self.source, others, other_source)
+            if powered is not None:
+                return powered
+        return PoweredShare(float(self.valid.mean()), effective_trials(self.valid, self.source))
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,11 +277,15 @@ def _size(samples: Mapping[tuple[str, bool], RandomSample], name: str) -> int:
 
 
 def valid_counts(tally: Tally, sample: RandomSample | None, random: np.random.Generator) -> Floats:
-    """Draws (20,000) of the number of valid edits. Siblings in the sample count as in a clustered rate."""
+    """Draws (20,000) of the number of valid edits. Siblings in the sample count as in a clustered rate.
+
+    With a judge's scores the share is that of all edits that the sample is of, and its trials are as many as reviews
+    would need to be to say it as exactly.
+    """
     hits = trials = 0.0
     if sample is not None and len(sample.valid):
-        trials = effective_trials(sample.valid, sample.source)
-        hits = trials * float(sample.valid.mean())
+        share, trials = sample.share()
+        hits = trials * share
     shares = random.beta(hits + 0.5, trials - hits + 0.5, DRAWS)
     return tally.valid + random.binomial(tally.open, shares).astype(np.float64)
 

@@ -27,7 +27,7 @@ from gateway.analysis.calibration import (
     separation,
 )
 from gateway.analysis.thresholds import VALID, Booleans, ScoredImages, margins
-from gateway.analysis.validity_model import SignalSample
+from gateway.analysis.validity_model import SignalSample, auroc_interval
 from gateway.database.columns import StoredChange
 from gateway.database.tables import Answer, Counterfactual, Job, JobService, SourceImage
 from gateway.feedback.answers import Turn, is_answer
@@ -39,7 +39,8 @@ from gateway.methods.checks import CHECKS, LABEL_BY_RANK, label_lost, with_label
 from gateway.methods.inverted import SweepParameters
 from gateway.methods.validity import SIGNALS
 from shared.schemas.calibration import FittedValidity, JobCalibration, MethodCalibration
-from shared.schemas.validity import VALIDITY, EditKind, signal_value
+from shared.schemas.effects import Estimate
+from shared.schemas.validity import JUDGED, VALIDITY, EditKind, signal_value
 from shared.seeds import derive_seed
 
 # Checks whose score alone decides; an edit that another check refused stays refused at any threshold.
@@ -201,6 +202,7 @@ def _method_calibration(session: Session, job: Job, method: JobMethod, sample: _
         thresholds=thresholds,
         checks_off=checks_off([method], job.kind).get(method.name, []),
         separation=separation(images),
+        judge=_judge_areas(job, edits, judged),
         fitted=fitted and fitted.model_copy(update={"thresholds": {**thresholds, **fitted.thresholds}}),
         validity=_validity(job, method, edits, judged, thresholds),
         sweeps=isinstance(method.parameters, SweepParameters),
@@ -225,6 +227,18 @@ def _judged_sample(edits: Sequence[_Edit], verdicts: Mapping[str, bool]) -> Judg
         factors=[tuple(dict.fromkeys(change["factor"] for change in edit.changes)) for edit in edits],
         labels=[edit.label for edit in edits],
     )
+
+
+def _judge_areas(job: Job, edits: Sequence[_Edit], judged: JudgedSample) -> dict[str, Estimate]:
+    """The AUROC of the judge's answers to each question, of the edits for which it has one: its error on this job."""
+    areas = {}
+    for name in JUDGED:
+        answered = np.array([name in edit.scores for edit in edits], np.bool_)
+        valid, group = judged.valid[answered], judged.group[answered]
+        if valid.any() and not valid.all():
+            answers = np.array([edit.scores[name] for edit in edits if name in edit.scores])
+            areas[name] = auroc_interval(answers, valid, group, derive_seed("judge", job.id, name))
+    return areas
 
 
 def scored_images(edits: Sequence[CheckedEdit], judged: JudgedSample, method: JobMethod) -> ScoredImages:

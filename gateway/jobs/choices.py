@@ -19,6 +19,7 @@ from gateway.methods.counterfactual import Thresholds
 from gateway.methods.proposed_values import ProposedValues
 from gateway.methods.validity import CheckParameters
 from shared.problems import InvalidInput, validation_sentence
+from shared.profiles.judge_audit import counting_questions
 from shared.profiles.profile import CheckCalibration, Profile, load_profile, shipped_profiles
 from shared.profiles.weights import Server, Weights
 from shared.schemas.base import JsonObject, Kind
@@ -26,7 +27,7 @@ from shared.schemas.evaluation import ModelUnderTestInfo
 from shared.schemas.jobs import JobSpec, MethodInfo, MethodsReply
 from shared.schemas.profiles import ProfilesReply, ProfileView
 from shared.schemas.questions import ASKED
-from shared.schemas.validity import VALIDITY, signals_of
+from shared.schemas.validity import JUDGED, VALIDITY, signals_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,18 +275,29 @@ def _method(
 
 
 def _check_signals(method: JobMethod, profile: Profile) -> None:
-    """Raise InvalidInput if a method has signals of models that the profile lacks, or a threshold without a model."""
+    """Raise InvalidInput if a method has signals of models that the profile lacks, or a threshold without a model.
+
+    Nor may a model of validity refuse edits by answers of a judge that no audit found sound.
+    """
     p = method.parameters
     if not isinstance(p, CheckParameters):
         return
-    models = {"object": profile.evaluator.segmenter, "judge": profile.evaluator.judge}
-    tables = {"object": "segmenter", "judge": "judge"}
+    judge = profile.evaluator.judge
+    models = {"object": profile.evaluator.segmenter, "judge": judge, "pairwise": judge}
+    tables = {"object": "segmenter", "judge": "judge", "pairwise": "judge"}
     for signal in {*p.signals, *(signals_of(p.validity) if p.validity else ())} & set(models):
         if models[signal] is None:
             raise InvalidInput(
                 f"signal {signal!r} of method {method.name!r} needs [evaluator.{tables[signal]}], which profile "
                 f"{profile.profile.name!r} does not have; name it in the profile, or leave the signal out"
             )
+    unsound = {name for name in JUDGED if p.validity is not None and name in p.validity.signals}
+    unsound -= set(counting_questions(profile.evaluator.judge_audit, judge).names)
+    if unsound and VALIDITY in method.thresholds:
+        raise InvalidInput(
+            f"the model of validity of method {method.name!r} weighs {', '.join(sorted(unsound))} of a judge that is "
+            "not audited, or not sound at that; run `contrafact audit-judge`, or fit the model without the signal"
+        )
     if VALIDITY in method.thresholds and p.validity is None:
         raise InvalidInput(
             f"method {method.name!r} has a threshold for `validity` and no model of it; name a `calibration` that has "

@@ -10,6 +10,7 @@ import numpy as np
 
 from gateway.analysis.effects import Integers
 from gateway.database.columns import StoredChange
+from shared.profiles.judge_audit import CountingQuestions
 from shared.schemas.base import JsonObject
 from shared.schemas.evaluation import TokenUsage
 from shared.schemas.scores import HELD, labels_of
@@ -21,7 +22,8 @@ class CounterfactualRow(NamedTuple):
     """An edit, null arm or sham arm, as far as the figures need it; `evaluations` are the editor's network evaluations.
 
     `shapes` and `recaption` are the scores of these checks, `second` whether the second scorer accepts the image (1 or
-    0), and `validity`, `judge_label` and `judge_value` those scores; None where they were not made. `null_check` and
+    0), and `validity` and the judge's answers those scores; None where they were not made. `asked`: the number of
+    questions to the judge. `null_check` and
     `lost_to` of an edit are as in `tables.Counterfactual`. `clarity`: how well the image shows the edit, and that the
     rest is unchanged, for the choice of pictures; 0 without these scores.
     """
@@ -45,16 +47,23 @@ class CounterfactualRow(NamedTuple):
     lost_to: str = ""
     second: float | None = None
     validity: float | None = None
+    clarity: float = 0.0
+    asked: int | None = None
     judge_label: float | None = None
     judge_value: float | None = None
-    clarity: float = 0.0
+    judge_rest: float | None = None
+    pairwise: float | None = None
 
-    @property
-    def judged(self) -> float | None:
-        """A judge's score of validity, 0 to 1: `validity`, or the less certain answer of the vision-language judge."""
-        if self.validity is not None or self.judge_value is None:
-            return self.validity
-        return self.judge_value if self.judge_label is None else min(self.judge_label, self.judge_value)
+    def judged(self, counting: CountingQuestions) -> float | None:
+        """The least certain answer of a sound judge, 0 to 1; 1/2 if it gave none, and None if it was not asked.
+
+        Prediction-powered inference corrects any such score, so an answer that is missing is no verdict.
+        """
+        if not self.asked or not counting.names:
+            return None
+        shown = [answer for name in counting.shown if (answer := getattr(self, name)) is not None][:1]
+        others = [answer for name in counting.others if (answer := getattr(self, name)) is not None]
+        return min([*shown, *others], default=0.5)
 
     @property
     def counted(self) -> bool:

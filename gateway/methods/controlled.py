@@ -268,7 +268,7 @@ def render_with_null_arms(
     first_sham = len(accepted) + len(nulls)
     shams = sham_arms(sham, images[first_sham:]) if sham else None
     edits, null_arms = [proposal.edit for proposal in accepted], images[len(accepted) : first_sham]
-    judged = judge_validity(inputs, edits, images[: len(accepted)], inputs.parameters.thresholds)
+    judged = judge_validity(inputs, edits, images[: len(accepted)], null_arms, inputs.parameters.thresholds)
     return compare_arms(edits, judged, null_arms, shams, inputs.parameters.thresholds_for_arms)
 
 

@@ -76,6 +76,16 @@ class DoseRecord(TypedDict):
     undone: bool
 
 
+class JudgeRecord(TypedDict):
+    """What a judge was asked about an edit: its questions, those without an answer by why not, and its tokens."""
+
+    questions: int
+    refused: int
+    unreadable: int
+    prompt_tokens: int
+    completion_tokens: int
+
+
 class Lineage(TypedDict, total=False):
     """What a method records. `Inputs.lineage` fills the first four; the others depend on the method."""
 
@@ -89,6 +99,7 @@ class Lineage(TypedDict, total=False):
     self_fraction: float
     sweep: list[TriedFraction]
     protected: list[RegionOutcomeRecord]
+    judge: JudgeRecord
     dose: DoseRecord
 
 

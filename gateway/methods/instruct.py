@@ -214,8 +214,9 @@ def carry_out(inputs: Inputs[InstructedParameters], proposals: Sequence[Proposal
     p, edits = inputs.parameters, accepted_edits(proposals)
     batches = edit_images(inputs, accepted_proposals(proposals))  # 4
     arms = [arm for batch in batches for arm in check_batch(inputs, batch)]  # 5
-    judged = judge_validity(inputs, edits, arms[: len(edits)], thresholds_of(p))
-    return compare_arms(edits, judged, arms[len(edits) :], None, p.thresholds_for_arms, EDITED_CHECKS)
+    nulls = arms[len(edits) :]
+    judged = judge_validity(inputs, edits, arms[: len(edits)], nulls, thresholds_of(p))
+    return compare_arms(edits, judged, nulls, None, p.thresholds_for_arms, EDITED_CHECKS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -270,7 +270,7 @@ def with_compared_arms(
     sweeps = edit_and_check(inputs, caption, [None, *([sham.edit] if sham else [])], fractions, {})
     nulls, *edited = ([_alone(inputs, sweep, attempt) for attempt in sweep.attempts] for sweep in sweeps)
     shams = sham_arms(sham, edited[0]) if sham else None
-    judged = judge_validity(inputs, edits, arms, inputs.parameters.thresholds)
+    judged = judge_validity(inputs, edits, arms, nulls, inputs.parameters.thresholds)
     return compare_arms(edits, judged, nulls, shams, inputs.parameters.thresholds_for_arms, checks)
 
 

@@ -104,8 +104,9 @@ def edit_images(inputs: Inputs[ShiftsParameters], caption: str, edits: Sequence[
     ]
     n = len(edits)
     shams = sham_arms(sham, arms[n + 1 :]) if sham else None
-    judged = judge_validity(inputs, edits, arms[:n], p.thresholds)
-    return compare_arms(edits, judged, arms[n : n + 1], shams, p.thresholds_for_arms)
+    nulls = arms[n : n + 1]
+    judged = judge_validity(inputs, edits, arms[:n], nulls, p.thresholds)
+    return compare_arms(edits, judged, nulls, shams, p.thresholds_for_arms)
 
 
 # --- The parameters.

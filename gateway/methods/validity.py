@@ -11,10 +11,13 @@ object      `object`: the profile's segmenter finds the ground truth where it fi
             regions, relative to that in the source, 0 to 1); missing if it does not find it there
 recaption   a new caption of the image, greedy and unprompted. `recaption_label`: 1 if it names the ground truth, else
             0. `recaption_value`: mean over the changes of 1 if it names the new value, less 1 if it names the old one
-judge       the profile's vision-language judge: P(yes) to `LABEL_QUESTION` (`judge_label`) and to `VALUE_QUESTION`
-            (`judge_value`, the least over the changes)
+judge       the profile's vision-language judge: P(yes) to whether the object is still there (`judge_label`), the edit
+            shows (`judge_value`, the least over the changes), and nothing else changed (`judge_rest`, beside the
+            source). A question without an answer has no score
+pairwise    the same judge, beside the null arm: P that the edit shows in this image and not there (`pairwise`)
 
-A job names its signals, or uses a model of validity that weighs them (`validity.py`).
+A job names its signals, or uses a model of validity that weighs them (`validity.py`). What a judge is asked stands in
+`shared.profiles.judge_audit`.
 """
 
 from __future__ import annotations
@@ -28,18 +31,25 @@ from pydantic import Field
 
 from gateway.methods.arms import Pair, RenderedArm
 from gateway.methods.checks import CHECKS, judge, named_share, new_captions
-from gateway.methods.counterfactual import Edit, MethodImage, MethodParameters, Scores, TaskDescription, Thresholds
+from gateway.methods.counterfactual import (
+    Edit,
+    JudgeRecord,
+    Lineage,
+    MethodImage,
+    MethodParameters,
+    Scores,
+    TaskDescription,
+    Thresholds,
+)
 from gateway.methods.schedule import Inputs
 from gateway.methods.words import content_stems, names_class
 from shared.chunks import chunks
+from shared.profiles.judge_audit import LABEL, PAIRWISE, REST, VALUE, question_in_words
 from shared.schemas.base import MAX_IMAGES_PER_MESSAGE, ImagePayload
 from shared.schemas.evaluation import JudgeRequest, ShapesRequest
 from shared.schemas.thresholds import ImageThresholds
 from shared.schemas.validity import OTHER_MODELS, VALIDITY, EditKind, Signal, ValidityModel, signals_of
 from shared.service.endpoints import Services
-
-LABEL_QUESTION = "Is there a complete and recognisable {} in this image?"
-VALUE_QUESTION = "Does this image show the following? {}"
 
 
 def _signals() -> Iterator[str]:
@@ -60,7 +70,7 @@ class CheckParameters(MethodParameters):
 
     signals: Annotated[
         tuple[Signal, ...],
-        Field(description="Scores by other models than the scorer: object (segmenter), recaption, judge."),
+        Field(description="Scores by other models than the scorer: object (segmenter), recaption, judge, pairwise."),
     ] = ()
     validity: Annotated[
         ValidityModel | None,
@@ -111,9 +121,6 @@ def signal_scores(
     if "recaption" in signals:
         pairs = zip(new_captions(services, images), edits, strict=True)
         _add(scores, [caption_signals(caption, edit, source.ground_truth) for caption, edit in pairs])
-    if "judge" in signals:
-        pairs_of_images = zip(images, edits, strict=True)
-        _add(scores, [_judge_scores(services, image, edit, source.ground_truth) for image, edit in pairs_of_images])
     return scores
 
 
@@ -147,38 +154,81 @@ def _names(caption: str, value: str, phrase: str) -> bool:
     return names_class(caption, value) or (bool(words) and words <= content_stems(caption))
 
 
-def _judge_scores(services: Services, image: ImagePayload, edit: Edit, label: str | None) -> Scores:
-    questions = [VALUE_QUESTION.format(change.to_phrase) for change in edit.changes[:7]]
-    if label is not None:
-        questions.append(LABEL_QUESTION.format(label.split(",")[0]))
-    if not questions:
-        return {}
-    [answers] = services.judge(JudgeRequest(images=[image], questions=questions)).yes
-    scores: Scores = {"judge_label": answers.pop()} if label is not None else {}
-    return scores | ({"judge_value": min(answers)} if answers else {})
+def ask_judge(
+    services: Services,
+    source: MethodImage,
+    image: ImagePayload,
+    null: ImagePayload | None,
+    edit: Edit,
+    signals: Sequence[Signal],
+) -> tuple[Scores, JudgeRecord | None]:
+    """The judge's answers on an image, beside its source and its null arm (None: it has none); None: nothing is asked.
+
+    A question without an answer has no score; the record counts it.
+    """
+    changes = [(change.from_phrase, change.to_phrase) for change in edit.changes[:7]]
+    subject = (source.ground_truth or "").split(",")[0]
+    label = [question_in_words(LABEL, subject, changes)] if subject else []
+    about = [*(question_in_words(VALUE, subject, [change]) for change in changes), *label]
+    requests: dict[str, JudgeRequest] = {}
+    if "judge" in signals and about:
+        requests[VALUE] = JudgeRequest(images=[image], questions=about)
+    if "judge" in signals and changes:
+        rest = [question_in_words(REST, subject, changes)]
+        requests[REST] = JudgeRequest(images=[image], questions=rest, beside=source.image)
+    if "pairwise" in signals and changes and null is not None:
+        pair = [question_in_words(PAIRWISE, subject, changes)]
+        requests[PAIRWISE] = JudgeRequest(images=[image], questions=pair, beside=null, pairwise=True)
+    if not requests:
+        return {}, None
+    scores: Scores = {}
+    record = JudgeRecord(questions=0, refused=0, unreadable=0, prompt_tokens=0, completion_tokens=0)
+    for name, request in requests.items():
+        reply = services.judge(request)
+        [answers] = reply.yes
+        record["questions"] += len(answers)
+        record["refused"] += answers.count("refused")
+        record["unreadable"] += answers.count("unclear") + answers.count("cut off")
+        for usage in reply.usage or ():
+            record["prompt_tokens"] += usage.prompt if usage else 0
+            record["completion_tokens"] += usage.completion if usage else 0
+        if name == VALUE and label:
+            answer = answers.pop()
+            scores |= {} if isinstance(answer, str) else {LABEL: answer}
+        answered = [answer for answer in answers if not isinstance(answer, str)]
+        if answers and len(answered) == len(answers):
+            scores[name] = min(answered)
+    return scores, record
 
 
 def judge_validity(
     inputs: Inputs[CheckParameters],
     edits: Sequence[Edit],
     arms: Sequence[RenderedArm[Pair]],
+    nulls: Sequence[RenderedArm[Pair]],
     thresholds: Thresholds,
 ) -> list[RenderedArm[Pair]]:
     """The arms of edits with the scores of their signals and `validity`, and the verdict of the check `validity`.
 
-    Without signals and model nothing is sent, and the arms are unchanged.
+    `nulls`: their null arms. Without signals and model nothing is sent, and the arms are unchanged.
     """
     p = inputs.parameters
     signals = tuple(dict.fromkeys([*p.signals, *(signals_of(p.validity) if p.validity else ())]))
     if not signals and p.validity is None:
         return list(arms)
+    null_images = {null.pair: null.image for null in nulls}
     judged = []
     for batch in chunks(list(zip(edits, arms, strict=True)), MAX_IMAGES_PER_MESSAGE - 1):
         finite = [(edit, arm.image) for edit, arm in batch if arm.image is not None]
         images, of_images = [image for _, image in finite], [edit for edit, _ in finite]
         scored = iter(signal_scores(inputs.services, inputs.image, inputs.task, images, of_images, signals))
         for edit, arm in batch:
-            signals_of_arm = {} if arm.image is None else next(scored)
+            signals_of_arm: Scores = {} if arm.image is None else next(scored)
+            if arm.image is not None:
+                null = null_images.get(arm.pair)
+                answers, record = ask_judge(inputs.services, inputs.image, arm.image, null, edit, signals)
+                signals_of_arm |= answers
+                arm = arm if record is None else replace(arm, lineage=Lineage(**arm.lineage, judge=record))
             kind = EditKind(
                 tuple(change.factor for change in edit.changes),
                 tuple(change.to_value for change in edit.changes),

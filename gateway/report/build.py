@@ -41,6 +41,7 @@ from gateway.results.rounds import design_results, rounds_of
 from gateway.results.stream import SourceRows, cells_of, stream_sources
 from gateway.results.views import counterfactual_views
 from shared.media.storage import ObjectStore, image_key
+from shared.profiles.judge_audit import JudgeAudit
 from shared.profiles.profile import CheckCalibration
 from shared.schemas.designs import DesignResults, RoundPlan
 from shared.schemas.effects import Cell, CellEffect, CheckErrors
@@ -77,20 +78,22 @@ def write_report(
     key: str,
     services: Sequence[ServiceInfo] | None = None,
     calibrations: Mapping[str, CheckCalibration] | None = None,
+    audit: JudgeAudit | None = None,
     check: Callable[[], None] = lambda: None,
     complete: Callable[[JobRows, JobResults], JobResults] = lambda _, results: results,
 ) -> JobResults:
     """Measure a job whose images are finished, write its page to `key` of the store, and return the figures.
 
     `services`: the services that produced the results, by default the recorded ones. `calibrations`: the errors of the
-    checks by data set; the job's spec names the data set. `check` is called between steps and raises to end the work.
-    `complete` adds the figures that need the services (`gateway.worker.analysis_step`).
+    checks by data set; the job's spec names the data set. `audit`: that of the profile's judge. `check` is called
+    between steps and raises to end the work. `complete` adds the figures that need the services
+    (`gateway.worker.analysis_step`).
 
     The page depends on the rows and on recorded calls, so building it again gives the same page. No session is open
     while it computes. Raises sqlalchemy's NoResultFound for an unknown job.
     """
     with reading(sessions) as session:
-        stored = _load(session, job_id, services)
+        stored = _load(session, job_id, services, audit)
     check()
     rows, results = stored.rows, _measure(stored, calibrations or {})
     check()
@@ -123,12 +126,13 @@ class _Stored(NamedTuple):
     test_set: list[str]
 
 
-def _load(session: Session, job_id: str, services: Sequence[ServiceInfo] | None) -> _Stored:
-    rows = load_rows(session, job_id)
+def _load(session: Session, job_id: str, services: Sequence[ServiceInfo] | None, audit: JudgeAudit | None) -> _Stored:
+    services = services_of(session, job_id) if services is None else services
+    rows = load_rows(session, job_id, audit, services)
     rounds = rounds_of(session, job_id)
     return _Stored(
         rows,
-        services_of(session, job_id) if services is None else services,
+        services,
         load_follow_ups(session, rows.job, "confirmation"),
         load_follow_ups(session, rows.job, "doses"),
         load_edit_shown(session, job_id),
@@ -178,10 +182,11 @@ def build_report(
     job_id: str,
     services: Sequence[ServiceInfo] | None = None,
     calibrations: Mapping[str, CheckCalibration] | None = None,
+    audit: JudgeAudit | None = None,
 ) -> JobResults:
     """`write_report` and `store_report` without a lease. Call it only if no worker analyses the job."""
     key = report_key(job_id, "report")
-    results = write_report(sessions, store, job_id, key, services, calibrations)
+    results = write_report(sessions, store, job_id, key, services, calibrations, audit)
     with sessions.begin() as session:
         store_report(session, job_id, key, results)
     return results

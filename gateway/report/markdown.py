@@ -23,6 +23,7 @@ from shared.words.wording import (
     checks_off_lines,
     counts_pairs,
     interval,
+    judge_sentence,
     limits,
     nothing_accepted,
     objects_lines,
@@ -82,6 +83,8 @@ def _head(results: JobResults) -> Iterator[str]:
     )
     yield from (f"* {sentence(line)}" for line in objects_lines(results.funnels))
     yield from (f"* {sentence(review_sentence(reviews))}" for reviews in results.reviews)
+    if results.judge:
+        yield f"* {sentence(judge_sentence(results.judge))}"
     if results.provisional and counts_pairs(results):
         yield "* **Provisional:** the error rates of the automatic checks are unknown for these images.\n"
 

@@ -40,6 +40,7 @@ from shared.words.wording import (
     counts_pairs,
     factor_in_words,
     interval,
+    judge_sentence,
     limits,
     more_images,
     nothing_accepted,
@@ -250,6 +251,7 @@ def no_link(*_: str, **__: str) -> None:
 FILTERS = {
     "lost_labels": describe_lost_labels,
     "shortened": shorten,
+    "judge_sentence": judge_sentence,
     "review_sentence": review_sentence,
     "checks_off": checks_off_lines,
     "objects": objects_lines,

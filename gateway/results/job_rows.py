@@ -29,15 +29,18 @@ from gateway.kinds.task_kind import ScoresAlone
 from gateway.methods import JobMethod
 from gateway.methods.checks import LABEL, LABEL_BY_RANK, PRESENCE, REGISTRATION
 from gateway.methods.people import CHECK
+from gateway.results.judge import counting_in_job, judge_of_job
 from gateway.results.pairing import Triple, triples
 from gateway.results.reviewed_edits import ReviewedJob
 from gateway.results.rows import ModelRows, ScoreColumns
 from gateway.results.steps import steps_of
 from gateway.results.stream import SourceRow, SourceRows, number_sources, relation_of, stream_sources
 from shared.problems import BEGINS
+from shared.profiles.judge_audit import JudgeAudit
 from shared.schemas.evaluation import TokenUsage
 from shared.schemas.metrics import OriginalsCheck
-from shared.schemas.results import CheckedObjects, FailureReason, PeopleEdits, Relation, StepFigures
+from shared.schemas.results import CheckedObjects, FailureReason, JobJudge, PeopleEdits, Relation, StepFigures
+from shared.schemas.service import ServiceInfo
 
 REASONS_SHOWN = 5
 
@@ -210,10 +213,16 @@ class JobRows:
     people: list[PeopleEdits]
     steps: dict[str, list[StepFigures]]
     others: dict[tuple[str, str], ModelRows] = field(default_factory=dict)  # by the other score of the kind
+    judge: JobJudge | None = None
 
 
-def load_rows(session: Session, job_id: str) -> JobRows:
-    """Stream all rows of a job and keep the arrays that its figures need."""
+def load_rows(
+    session: Session, job_id: str, audit: JudgeAudit | None = None, services: Sequence[ServiceInfo] = ()
+) -> JobRows:
+    """Stream all rows of a job and keep the arrays that its figures need.
+
+    `audit`: the profile's audit of a judge; if the `services` of the job asked that judge, its answers count.
+    """
     job = session.get_one(Job, job_id)
     kind, spec, relation = KINDS[job.kind], job.stored_spec, relation_of(session, job_id)
     kinds = {model: kind.of_job(spec, model) for model in job.models}
@@ -222,7 +231,8 @@ def load_rows(session: Session, job_id: str) -> JobRows:
     columns = {pair: ScoreColumns(detail) for pair, detail in details.items()}
     other_columns = {pair: ScoreColumns(ScoresAlone()) for pair in details if kind.other_score is not None}
     reviews = load_reviews(session, job_id)
-    reviewed = ReviewedJob(reviews, methods, job.models)
+    counting, audit = counting_in_job(audit, services)
+    reviewed = ReviewedJob(reviews, methods, job.models, counting)
     truths: list[GroupedTruth] = []
     judges = {model: kinds[model].originals(job.classes, relation, job.seed) for model in job.models}
     held = {model: HeldLabels() for model in job.models}
@@ -272,6 +282,7 @@ def load_rows(session: Session, job_id: str) -> JobRows:
         people_edits(session, job_id, reviews),
         steps_of(session, job, reviews) if reviews.by_edit else {},
         {pair: pair_columns.rows() for pair, pair_columns in other_columns.items()},
+        judge_of_job(session, job_id, audit),
     )
 
 

@@ -76,6 +76,7 @@ def measure(
         calibration=calibration,
         checks_off=checks_off(job.methods, job.kind),
         reviews=reviews,
+        judge=rows.judge,
         sensitivity=_sensitivity(rows),
         results=with_panel(tested, references),
         references=references,

@@ -5,12 +5,14 @@ are digests, so those reviewed before the first one without a review are a rando
 
 Collects a judge's scores of a method's accepted edits, for the valid share by prediction-powered inference.
 
-The judge is the score `validity`, or else the vision-language judge's answers. It counts for a method only if it scored
-every accepted edit. Edits prioritised for review are left out: they are no random sample of the others.
+The judge is the score `validity`, or else the vision-language judge's answers to the questions at which an audit found
+it sound. It counts for a method only if it scored every accepted edit. The latter's answers enter effects, too. Edits
+prioritised for review are left out: they are no random sample of the others.
 """
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -22,6 +24,7 @@ import numpy as np
 from gateway.analysis.certainty import clustered_rate
 from gateway.analysis.prediction_powered import prediction_powered_share
 from gateway.analysis.reviews import (
+    JudgeScores,
     OwnSample,
     RandomSample,
     Reviewed,
@@ -34,9 +37,12 @@ from gateway.feedback.reviews import PooledReview, Reviews
 from gateway.kinds.rows import PredictionRow, labels
 from gateway.results.pairing import change, triples
 from gateway.results.stream import SourceRows, cells_of
+from shared.profiles.judge_audit import CountingQuestions
 from shared.schemas.effects import Cell, Estimate, Rate
 from shared.schemas.results import FAILURE_MODES, FailureShare, FlippedReviews, MethodReviews
 from shared.seeds import derive_seed
+
+NO_QUESTIONS = CountingQuestions()
 
 
 class _ReviewedImage(NamedTuple):
@@ -88,17 +94,29 @@ class OwnReviews:
 
 
 class Sample:
-    """A random sample that grows edit by edit."""
+    """A random sample that grows edit by edit, and the scores of a judge for the edits that it is of."""
 
     def __init__(self) -> None:
-        self._valid, self._source = array("b"), array("q")
+        self._valid, self._source, self._scores = array("b"), array("q"), array("d")
+        self._other_scores, self._other_source = array("d"), array("q")
+        self._judged = True
 
-    def add(self, valid: bool, source: int) -> None:
+    def add(self, valid: bool, source: int, score: float | None = None) -> None:
         self._valid.append(valid)
         self._source.append(source)
+        self._scores.append(math.nan if score is None else score)
+        self._judged &= score is not None
+
+    def add_other(self, source: int, score: float | None) -> None:
+        """Add an edit without a verdict of the sample."""
+        self._other_source.append(source)
+        self._other_scores.append(math.nan if score is None else score)
+        self._judged &= score is not None
 
     def random_sample(self) -> RandomSample:
-        return RandomSample(np.asarray(self._valid).astype(bool), np.asarray(self._source))
+        scores = JudgeScores(*map(np.asarray, (self._scores, self._other_scores, self._other_source)))
+        valid = np.asarray(self._valid).astype(bool)
+        return RandomSample(valid, np.asarray(self._source), scores if self._judged else None)
 
 
 class ReviewColumns:
@@ -121,8 +139,15 @@ class ReviewColumns:
 class ReviewedJob:
     """Collects the reviews of a job, one source image at a time, then computes their figures."""
 
-    def __init__(self, reviews: Reviews, methods: Iterable[str], models: Iterable[str]) -> None:
+    def __init__(
+        self,
+        reviews: Reviews,
+        methods: Iterable[str],
+        models: Iterable[str],
+        counting: CountingQuestions = NO_QUESTIONS,
+    ) -> None:
         self._reviews = reviews
+        self._counting = counting
         self._methods, self._models = list(methods), list(models)
         self._tallies = {(method, accepted): Tally() for method in self._methods for accepted in (True, False)}
         self._samples = {key: Sample() for key in self._tallies}
@@ -142,10 +167,12 @@ class ReviewedJob:
             if row.arm != "edit" or not row.rendered or key not in self._tallies:
                 continue
             review, is_sampled = self._reviews.by_edit.get(row.id), self._reviews.is_sampled(row.id)
-            valid = None if review is None else review.valid
+            valid, judged = None if review is None else review.valid, row.judged(self._counting)
+            is_prioritised = self._reviews.is_prioritised(row.id)
             self._tallies[key].add(valid)
-            if row.accepted and not self._reviews.is_prioritised(row.id):
-                self._judged[row.method].add(row.judged, valid if is_sampled else None, group)
+            if row.accepted and not is_prioritised:
+                score = judged if row.validity is None else row.validity
+                self._judged[row.method].add(score, valid if is_sampled else None, group)
             if is_sampled and review is not None:
                 self._samples[key].add(bool(valid), group)
                 for mode in FAILURE_MODES if row.accepted else ():
@@ -160,10 +187,13 @@ class ReviewedJob:
                     scored = labels(predictions.get(row.source_image_id))
                     for cell in dict.fromkeys(cell for label in scored for cell in cells_of(row, label)):
                         columns.cells[cell][flipped].add(valid)
-                    for factor in {"", *(change["factor"] for change in row.changes)} if is_sampled else ():
-                        columns.samples[factor, flipped].add(bool(valid), group)
-                    for label in scored if is_sampled else ():
-                        columns.classes[label, flipped].add(bool(valid), group)
+                    factors = sorted({"", *(change["factor"] for change in row.changes)})
+                    samples = [columns.samples[factor, flipped] for factor in factors]
+                    for sample in [*samples, *(columns.classes[label, flipped] for label in scored)]:
+                        if is_sampled:
+                            sample.add(bool(valid), group, judged)
+                        elif self._counting.names and not is_prioritised:
+                            sample.add_other(group, judged)
 
     def _add_changed(self, group: int, rows: SourceRows, by_model: Mapping[str, Mapping[str, PredictionRow]]) -> None:
         """Add the counted edits of a source image that changed what a model does to the cells that they are in."""

@@ -23,6 +23,7 @@ from gateway.methods.checks import DIRECTION, RECAPTION, SHAPES
 from shared.schemas.designs import Factor
 from shared.schemas.effects import Cell, Direction
 from shared.schemas.results import Relation
+from shared.schemas.validity import JUDGED
 
 _FETCHED_AT_ONCE = 1_000
 
@@ -114,8 +115,8 @@ def _counterfactual_query(job_id: str) -> Executable:
             c.image_digest.is_not(None), c.accepted, c.check, c.evaluations,
             c.scores[SHAPES].as_float(), c.scores[RECAPTION].as_float(),
             c.sham_ordinal, c.null_check, c.lost_to, c.scores["second_accepted"].as_float(),
-            c.scores["validity"].as_float(), c.scores["judge_label"].as_float(), c.scores["judge_value"].as_float(),
-            _score("structure") + _score(DIRECTION),
+            c.scores["validity"].as_float(), _score("structure") + _score(DIRECTION),
+            c.lineage["judge"]["questions"].as_integer(), *(c.scores[name].as_float() for name in JUDGED),
         )
         .where(c.job_id == job_id)
         .order_by(c.position, c.method, c.ordinal)

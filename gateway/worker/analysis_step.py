@@ -12,7 +12,7 @@ The part of an analysis that measures how near counterfactuals are to originals:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -43,7 +43,7 @@ from gateway.worker.held_leases import LeaseLost
 from shared.chunks import chunks
 from shared.media.storage import ObjectMissing, ObjectStore
 from shared.problems import Problem
-from shared.profiles.profile import CheckCalibration
+from shared.profiles.profile import Profile
 from shared.schemas.base import ImagePayload
 from shared.schemas.designs import RoundPlan
 from shared.schemas.effects import Realism
@@ -66,7 +66,7 @@ def analyse(
     store: ObjectStore,
     services: ModelServices,
     lease: Lease,
-    calibrations: Mapping[str, CheckCalibration],
+    profile: Profile,
     check: Callable[[], None],
 ) -> None:
     """Write the report of the leased job and end the job, or start the next round of an adaptive one.
@@ -82,7 +82,14 @@ def analyse(
     key = report_key(lease.job_id, lease.token)
     complete = partial(with_service_figures, sessions, store, services, check=check)
     results = write_report(
-        sessions, store, lease.job_id, key, calibrations=calibrations, check=check, complete=complete
+        sessions,
+        store,
+        lease.job_id,
+        key,
+        calibrations=profile.calibration,
+        audit=profile.evaluator.judge_audit,
+        check=check,
+        complete=complete,
     )
     with sessions.begin() as session:
         finished = _apply(session, lease, key, results, plan)

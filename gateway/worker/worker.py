@@ -191,9 +191,9 @@ class Worker:
         return self._store.link(key, round(seconds))
 
     def _analyse(self, lease: Lease) -> None:
-        calibrations = load_profile(self._settings.profile).calibration
+        profile = load_profile(self._settings.profile)
         check = partial(self._leases.refuse_ended, lease)
-        analyse(self._sessions, self._store, self._services, lease, calibrations, check)
+        analyse(self._sessions, self._store, self._services, lease, profile, check)
 
     def _settle(self, lease: Lease, error: Exception) -> None:
         """Record the error on the leased row."""

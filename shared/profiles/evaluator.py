@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
+from shared.profiles.judge_audit import JudgeAudit
 from shared.profiles.weights import REPOSITORY, MaxBatch, Section, Server, Weights
 from shared.schemas.base import KIND, Kind
 from shared.schemas.masks import MASKED, MAX_MASK_CLASSES
@@ -198,8 +199,8 @@ class Evaluator(Section):
     `text_embedder` is a sentence-embedding model in transformers' layout with mean pooling, for the text checks;
     `segmenter` checks the images of segmentation jobs. `second_scorer`, of another family than the scorer, scores every
     rendered image too, for effects under its verdicts. `judge` is a vision-language model behind an OpenAI-compatible
-    server, which answers yes-or-no questions on rendered images for jobs that ask it. `domain` says which images the
-    profile is for.
+    server, which answers questions on rendered images for jobs that ask it. Its answers count only with a `judge_audit`
+    of it. `domain` says which images the profile is for.
     """
 
     scorer: Weights
@@ -207,6 +208,7 @@ class Evaluator(Section):
     text_embedder: Weights | None = None
     segmenter: ShapeJudge | None = None
     judge: Server | None = None
+    judge_audit: JudgeAudit | None = None
     domain: Domain | None = None
     models_under_test: dict[str, ModelUnderTest] = Field(default_factory=dict)
     endpoints: dict[str, ModelEndpoint] = Field(default_factory=dict)

@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from shared.schemas.base import Contract, Kind
-from shared.schemas.effects import CheckErrors, Rate
+from shared.schemas.effects import CheckErrors, Estimate, Rate
 from shared.schemas.validity import ValidityModel
 
 Thresholds = dict[str, dict[str, float]]
@@ -79,7 +79,8 @@ class MethodCalibration(Contract):
 
     `errors`: over all factors, then by factor; `classes`: by class, if images have labels. `thresholds` are those of
     the job, for which they hold; `checks_off` are checks without a threshold that an image can miss, for all factors
-    or for those in brackets. `separation` is the AUROC of each check's score. `fitted`: None if there are too few
+    or for those in brackets. `separation` is the AUROC of each check's score,
+    `judge` that of each answer of a vision-language judge, with its 95 % interval. `fitted`: None if there are too few
     reviews. `validity`: None with fewer than 25 valid or invalid edits. `sweeps`: thresholds also choose among several
     renderings of an edit, so errors at other thresholds are not known from this sample.
     """
@@ -95,6 +96,7 @@ class MethodCalibration(Contract):
     thresholds: Thresholds
     checks_off: list[str]
     separation: dict[str, float]
+    judge: Annotated[dict[str, Estimate], Field(exclude_if=lambda judge: not judge)] = Field(default_factory=dict)
     fitted: FittedThresholds | None
     validity: FittedValidity | None = None
     sweeps: bool

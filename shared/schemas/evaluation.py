@@ -220,19 +220,33 @@ class EmbedTextsReply(Contract):
 
 
 class JudgeRequest(Contract):
-    """`POST /v1/judgements`: questions about images that a vision-language judge answers with yes or no."""
+    """`POST /v1/judgements`: questions about images that a vision-language judge answers with yes or no.
+
+    `beside`: a picture that is shown before each image. `pairwise`: the questions ask which of the two it is, and each
+    is asked in both orders, so that a judge that prefers a place chooses neither.
+    """
 
     images: Images
     questions: Annotated[list[Annotated[str, Field(min_length=1, max_length=500)]], Field(min_length=1, max_length=8)]
+    beside: Annotated[ImagePayload | None, Field(exclude_if=lambda beside: beside is None)] = None
+    pairwise: Annotated[bool, Field(exclude_if=lambda pairwise: not pairwise)] = False
+
+    @model_validator(mode="after")
+    def _pair_of_two(self) -> Self:
+        if self.pairwise and self.beside is None:
+            raise ValueError("a pair has two pictures; send the other one as `beside`")
+        return self
 
 
 class JudgeReply(Contract):
-    """Per image and question the probability of "yes" against "no", 0 to 1.
+    """Per image and question the probability of "yes" against "no", 0 to 1, or of the image against the one beside it.
 
-    It is 0 or 1 if the server returns no log-probabilities, and 0.5 if it answers neither yes nor no.
+    It is 0 or 1 if the server returns no log-probabilities (of a pair, the mean of both orders). Where the judge gives
+    no answer, why not stands in its place. `usage`: of each image's questions, where the server counts tokens.
     """
 
-    yes: list[list[float]]
+    yes: list[list[float | Unanswered]]
+    usage: Annotated[list[TokenUsage | None] | None, Field(exclude_if=lambda usage: usage is None)] = None
 
 
 class StructureRequest(Contract):

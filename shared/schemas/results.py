@@ -81,6 +81,27 @@ class Calibration(Contract):
         return self.source == "reviews" or bool(self.errors)
 
 
+class JobJudge(Contract):
+    """What a vision-language judge was asked about a job's edits, and whether its answers count.
+
+    `refused` and `unreadable` of the `questions` on `edits` have no answer; they count for nothing. `audited`: the date
+    of the judge's audit on edits of known answer, `audit` its digest, `natures` what the judge is at each question
+    there; empty without an audit of this judge. `counting`: the questions whose answers enter effects, where enough
+    edits were reviewed.
+    """
+
+    edits: int
+    questions: int
+    refused: int
+    unreadable: int
+    prompt_tokens: int
+    completion_tokens: int
+    audited: str
+    audit: str
+    natures: dict[str, str]
+    counting: list[str]
+
+
 class FlippedReviews(Contract):
     """Validity of the accepted counterfactuals on which one model under test flipped: whether failures are real.
 
@@ -130,7 +151,7 @@ class MethodReviews(Contract):
     disagree. `by_lot` of the accepted ones were sampled at random and represent the others; `more` such reviews (of
     rejected ones: `more_rejected`) are needed before estimates can be given; until then they are None.
     `prediction_powered` is P(valid) of accepted ones from the sample and a judge's scores of all of them (`validity`,
-    or the vision-language judge); None without a judge or with fewer than 20 sampled source images.
+    or an audited vision-language judge); None without a judge or with fewer than 20 sampled source images.
     `valid` is P(valid) of accepted ones, `valid_rejected` of rejected ones; `accepted_if_valid` and
     `accepted_if_invalid` are the checks' own error rates. `edit_shown` and `realism` (mean of `graded`, 1 to 5) are
     those of randomly sampled accepted ones. So are `failures`, by mode, the most frequent one first; a counterfactual
@@ -334,6 +355,8 @@ class JobResults(Contract):
     The first `review_first` are these samples, in turn. Then come failures, each the one that adds most to what the
     earlier ones show.
 
+    `judge`: what a vision-language judge was asked; missing if nothing.
+
     `checks_off`: method → the image checks that refuse nothing, because the profile has no threshold that an image can
     miss; "caption (weather)" refuses nothing for that factor only.
     `not_clustered`: why some or all edits are in no cluster, unless the reason is that there are too few.
@@ -351,6 +374,7 @@ class JobResults(Contract):
     calibration: Calibration | None = None
     checks_off: dict[str, list[str]] = Field(default_factory=dict)
     reviews: list[MethodReviews] = Field(default_factory=list)
+    judge: Annotated[JobJudge | None, Field(exclude_if=lambda judge: judge is None)] = None
     sensitivity: Sensitivity | None = None
     design: Annotated[DesignResults | None, Field(description="null in reports of older versions")] = None
     results: list[ModelResults]

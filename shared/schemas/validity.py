@@ -11,11 +11,12 @@ from pydantic import Field
 from shared.schemas.base import Contract
 from shared.schemas.effects import Estimate
 
-Signal = Literal["object", "recaption", "judge"]  # scores that a job has on request
+Signal = Literal["object", "recaption", "judge", "pairwise"]  # scores that a job has on request
 VALIDITY: Final = "validity"  # the score that the model gives, and the check of it
-OTHER_MODELS = ("object", "recaption_label", "recaption_value", "judge_label", "judge_value")  # of signals
+JUDGED = ("judge_label", "judge_value", "judge_rest", "pairwise")  # by a vision-language model
+OTHER_MODELS = ("object", "recaption_label", "recaption_value", *JUDGED)  # of signals
 # Scores that are probabilities. Their log-odds enter the model, clipped at these probabilities.
-PROBABILITIES = ("label", "second_label", "judge_label", "judge_value")
+PROBABILITIES = ("label", "second_label", *JUDGED)
 _CLIP = 1e-3
 
 

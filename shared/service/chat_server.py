@@ -16,9 +16,10 @@ from pydantic import ValidationError
 
 from shared.problems import DependencyFailed, NotFinite
 from shared.profiles.weights import Server
+from shared.schemas.evaluation import Unanswered
 from shared.service.completion import Completion
 from shared.service.openai_connection import OpenAIConnection, as_sent
-from shared.service.server_replies import answer_in, reasoning_length, unusable
+from shared.service.server_replies import answer_in, count_unusable, fault_of, reasoning_length
 
 TOP_LOGPROBS = 10  # tokens among which "yes" and "no" are looked for
 
@@ -135,24 +136,28 @@ class ChatServer:
             )
         return self._completion(reply), _first_tokens(reply)
 
-    async def yes(self, messages: Iterable[ChatCompletionMessageParam], deadline: float) -> float:
-        """The probability of "yes" against "no" as the first word of an answer, 0 to 1; raises as `complete` does.
+    async def choose(
+        self, messages: Iterable[ChatCompletionMessageParam], deadline: float, words: tuple[str, str] = ("yes", "no")
+    ) -> tuple[float | Unanswered, Completion]:
+        """The probability of the first of `words` against the second as an answer's first word, 0 to 1, and the answer.
 
         From the log-probabilities of the answer's first token where the server returns them and they hold either word,
-        else 0 or 1 by the word itself. Raises UnusableReply if the answer is neither.
+        else 0 or 1 by the word itself. Of an answer that begins with neither, its fault, which is counted. Raises as
+        `complete` does.
         """
         completion, tokens = await self.answer(messages, deadline, temperature=0, seed=0, max_tokens=8)
         for candidates in (tokens, [(completion.text, 0.0)]):
-            probabilities = {True: 0.0, False: 0.0}
+            probabilities = dict.fromkeys(words, 0.0)
             for token, logprob in candidates:
-                answer = _yes_or_no(token)
-                if answer is not None:
-                    probabilities[answer] += math.exp(min(logprob, 0.0))
+                word = _first_word(token, words)
+                if word:
+                    probabilities[word] += math.exp(min(logprob, 0.0))
             total = sum(probabilities.values())
             if total > 0:
-                return probabilities[True] / total
-        sentence = "answered a question for yes or no with neither; turn reasoning off there, or use another judge"
-        raise unusable(self.server.url, "neither yes nor no", sentence, completion.text or completion.instead)
+                return probabilities[words[0]] / total, completion
+        fault = fault_of(completion)
+        count_unusable(self.server.url, fault)
+        return fault, completion
 
 
 # The client does not validate replies: any part of one may be missing or of another type.
@@ -180,9 +185,11 @@ def _first_tokens(reply: ChatCompletion) -> list[tuple[str, float]]:
     return []
 
 
-def _yes_or_no(text: str) -> bool | None:
-    word = re.match(r"\W*(?:(?:the )?answer(?: is)?\W+)?(yes|no)\b", text, re.IGNORECASE)
-    return None if word is None else word[1].lower() == "yes"
+def _first_word(text: str, words: Sequence[str]) -> str:
+    """Which of the words a text begins with, in lower case; empty if with none."""
+    start = rf"\W*(?:(?:the )?answer(?: is)?\W+)?(?:the )?({'|'.join(words)})\b"
+    word = re.match(start, text, re.IGNORECASE)
+    return "" if word is None else word[1].lower()
 
 
 def _response_format(schema: dict[str, object]) -> ResponseFormatJSONSchema:

@@ -150,7 +150,9 @@ class Services(ABC):
         "checking",
         per_image=("agreements", "moves"),
     )
-    judge = Endpoint("evaluator_service", "/v1/judgements", JudgeRequest, JudgeReply, "checking", per_image=("yes",))
+    judge = Endpoint(
+        "evaluator_service", "/v1/judgements", JudgeRequest, JudgeReply, "checking", per_image=("yes", "usage")
+    )
     shapes = Endpoint(
         "evaluator_service", "/v1/shapes", ShapesRequest, ShapesReply, "checking", per_image=("outcomes",)
     )

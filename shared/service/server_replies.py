@@ -17,6 +17,8 @@ import httpx
 from prometheus_client import Counter
 
 from shared.problems import BEGINS, DependencyFailed, UnusableReply
+from shared.schemas.evaluation import Unanswered
+from shared.service.completion import Completion
 
 IDENTITY = {"Accept-Encoding": "identity"}
 """Asks for a reply without compression: a small compressed reply can unpack to more than the memory holds."""
@@ -123,6 +125,13 @@ def caption_in(text: str, *, finished: bool, server: str, instead: str = "") -> 
 def declines(text: str) -> bool:
     """Whether a reply begins with words that decline to answer, or say that there is no image."""
     return bool(_DECLINES.match(text) or _NOT_SEEN.match(text))
+
+
+def fault_of(completion: Completion) -> Unanswered:
+    """Why a completion answers no question, given that it does not."""
+    if not completion.finished:
+        return "cut off"
+    return "refused" if declines(completion.text) or not completion.text else "unclear"
 
 
 def _whole_sentences(text: str) -> str:

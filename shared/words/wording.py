@@ -9,7 +9,7 @@ from typing import NamedTuple
 from shared.schemas.effects import BEYOND, Cell, CellEffect, Estimate, Interval, Metric, Rate
 from shared.schemas.evaluation import TokenUsage
 from shared.schemas.masks import ALL_CLASSES
-from shared.schemas.results import Funnel, JobResults, MethodReviews, Relation
+from shared.schemas.results import Funnel, JobJudge, JobResults, MethodReviews, Relation
 
 # What a phrase says of a time of day, which the language models name with the weather.
 TIMES_OF_DAY: Mapping[str, str] = {
@@ -254,6 +254,24 @@ def review_sentence(reviews: MethodReviews) -> str:
         more = f"{reviews.more_rejected} more randomly sampled rejected images"
         clauses.append(f"review {more} to measure the checks' errors")
     return "; ".join(clauses)
+
+
+def judge_sentence(judge: JobJudge) -> str:
+    """What a vision-language judge was asked, and whether its answers count."""
+    asked = f"The vision-language judge was asked {judge.questions:,} questions about {judge.edits:,} edits"
+    if missing := judge.refused + judge.unreadable:
+        asked += f"; {missing:,} have no answer ({judge.refused:,} refused, {judge.unreadable:,} unreadable)"
+    if tokens := judge.prompt_tokens + judge.completion_tokens:
+        asked += f"; {tokens:,} tokens"
+    if not judge.audited:
+        return f"{asked}. It is not audited, so its answers enter no figure: run `contrafact audit-judge`."
+    others = [f"{name} ({nature})" for name, nature in judge.natures.items() if name not in judge.counting]
+    counting = ", ".join(judge.counting) or "nothing"
+    left = f" Its answers to {', '.join(others)} do not count." if others else ""
+    return (
+        f"{asked}. Its audit of {judge.audited} ({judge.audit}) found it sound at {counting}, which enters effects of "
+        f"methods with enough reviews.{left}"
+    )
 
 
 def checks_off_lines(checks_off: Mapping[str, Sequence[str]], funnels: Sequence[Funnel] = ()) -> list[str]:

@@ -24,7 +24,6 @@ from evaluator_service.models_under_test.question import (
     MOST_LETTERS,
     AskedModel,
     answer_of,
-    fault_of,
     option_in,
     question_in_words,
 )
@@ -43,7 +42,7 @@ from shared.schemas.questions import (
 from shared.seeds import derive_seed
 from shared.service.completion import Completion
 from shared.service.endpoints import Services
-from shared.service.server_replies import count_unusable
+from shared.service.server_replies import count_unusable, fault_of
 from shared.words.answers import is_unknown, items_in, number_in, number_text, short_text, yes_or_no
 
 HOW: Mapping[QuestionType, str] = {

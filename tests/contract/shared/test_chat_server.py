@@ -14,7 +14,7 @@ import pytest
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 
-from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput, NotFinite, Problem, UnusableReply
+from shared.problems import DeadlineExceeded, DependencyFailed, InvalidInput, NotFinite, Problem
 from shared.profiles.weights import Server
 from shared.service.chat_server import ChatServer
 from shared.service.completion import Completion
@@ -242,20 +242,20 @@ def test_a_missing_key_is_refused_before_any_request() -> None:
         ChatServer(server_at("http://127.0.0.1:9", api_key_variable="SMALL_SERVER_KEY"))
 
 
-def judged(*top: tuple[str, float], text: str = "Yes", first: str = "Yes") -> float:
-    """P(yes) of a reply whose first word has these candidates, behind a token of white space."""
+def judged(*top: tuple[str, float], text: str = "Yes", first: str = "Yes", cut: bool = False) -> float | str:
+    """P(yes) of a reply whose first word has these candidates, behind a token of white space; or its fault."""
     content = [{"token": " ", "logprob": 0.0, "bytes": None, "top_logprobs": []}] * bool(top)
     candidates = [{"token": token, "logprob": math.log(p), "bytes": None} for token, p in top]
     content += [{"token": first, "logprob": 0.0, "bytes": None, "top_logprobs": candidates}] * bool(top)
-    choice = {"message": {"content": text}, "finish_reason": "stop"} | (
+    choice = {"message": {"content": text}, "finish_reason": "length" if cut else "stop"} | (
         {"logprobs": {"content": content}} if top else {}
     )
     server = RecordingServer(JSONResponse({"choices": [choice]}))
 
-    async def ask(chat: ChatServer) -> float:
-        return await chat.yes([{"role": "user", "content": "Is it a bus?"}], time.monotonic() + 60)
+    async def ask(chat: ChatServer) -> float | str:
+        return (await chat.choose([{"role": "user", "content": "Is it a bus?"}], time.monotonic() + 60))[0]
 
-    probability: float = run_against(server, ask)
+    probability: float | str = run_against(server, ask)
     assert server.bodies[0]["logprobs"] is True
     return probability
 
@@ -272,12 +272,19 @@ def test_without_probabilities_the_word_counts(text: str, probability: float) ->
     assert judged(text=text) == probability
 
 
-@pytest.mark.parametrize("text", ["It is a bus", "Nobody", "", "<think>\nOkay, yes"])
-def test_an_answer_that_is_neither_is_refused(text: str) -> None:
-    with pytest.raises(UnusableReply, match=r"http://127\.0\.0\.1:\d+/v1 .*" + text[:5]):
-        judged(text=text)
-    with pytest.raises(UnusableReply):
-        judged(("A", 0.9), ("The", 0.1), text=text, first="A")
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("It is a bus", "unclear"),
+        ("Nobody", "unclear"),
+        ("", "refused"),
+        ("I'm sorry, I can't help with that.", "refused"),
+    ],
+)
+def test_an_answer_that_is_neither_is_named_for_its_fault(text: str, fault: str) -> None:
+    assert judged(text=text) == fault
+    assert judged(("A", 0.9), ("The", 0.1), text=text, first="A") == fault
+    assert judged(text=f"{text} <think>\nOkay, yes", cut=True) == "cut off"
 
 
 def test_the_answer_is_weighed_after_the_reasoning() -> None:
@@ -290,4 +297,15 @@ def test_the_answer_is_weighed_after_the_reasoning() -> None:
     choice = {"message": message, "finish_reason": "stop", "logprobs": {"content": content}}
     ask = [{"role": "user", "content": "Is it a bus?"}]
     server = RecordingServer(JSONResponse({"choices": [choice]}))
-    assert run_against(server, lambda chat: chat.yes(ask, time.monotonic() + 60)) == pytest.approx(0.75)
+    answer, _ = run_against(server, lambda chat: chat.choose(ask, time.monotonic() + 60))
+    assert answer == pytest.approx(0.75)
+
+
+def test_a_pair_is_answered_by_first_or_second() -> None:
+    reply = {"choices": [{"message": {"content": "The second one."}, "finish_reason": "stop"}]}
+    ask = [{"role": "user", "content": "Which?"}]
+    words = ("first", "second")
+    answer, _ = run_against(
+        RecordingServer(JSONResponse(reply)), lambda chat: chat.choose(ask, time.monotonic() + 60, words)
+    )
+    assert answer == 0.0

@@ -6,8 +6,9 @@ import pytest
 
 from shared.schemas.designs import Factor
 from shared.schemas.effects import Cell
+from shared.schemas.results import JobJudge
 from shared.words.verdicts import ModelVerdict, not_settled_sentence
-from shared.words.wording import change_in_words, more_images, open_effect_sentence
+from shared.words.wording import change_in_words, judge_sentence, more_images, open_effect_sentence
 from tests.support.figures import effect
 
 
@@ -54,3 +55,21 @@ def test_an_unsettled_verdict_names_the_drop_of_a_tested_cell() -> None:
         "significant; about 6 more images of `bus` that get this change would settle an effect of this size. 1 of 2 "
         "tested cells dropped, not significant."
     )
+
+
+def test_a_judge_without_an_audit_is_not_audited_and_one_with_it_counts_where_it_is_sound() -> None:
+    judge = JobJudge(
+        edits=120, questions=480, refused=12, unreadable=3, prompt_tokens=96_000, completion_tokens=480,
+        audited="", audit="", natures={}, counting=[],
+    )  # fmt: skip
+    sentence = judge_sentence(judge)
+    assert "480 questions about 120 edits; 15 have no answer (12 refused, 3 unreadable); 96,480 tokens" in sentence
+    assert "not audited, so its answers enter no figure" in sentence
+    natures = {"judge_label": "sound", "judge_rest": "errs often"}
+    audited = judge_sentence(
+        judge.model_copy(
+            update={"audited": "2026-11-28", "audit": "0a1b", "natures": natures, "counting": ["judge_label"]}
+        )
+    )
+    assert "sound at judge_label" in audited
+    assert "judge_rest (errs often) do not count" in audited

@@ -17,6 +17,7 @@ from gateway.report.build import build_report
 from shared.media.storage import DirectoryStore
 from shared.schemas.results import JobResults
 from shared.schemas.reviews import ReviewRequest
+from tests.support.audited_judge import JUDGE, asks, audit_of
 from tests.support.drawn_job import add_reported_job
 from tests.support.work_site import Site
 
@@ -238,3 +239,49 @@ def test_a_judge_of_all_edits_narrows_the_valid_share(sessions: Sessions, store:
     powered, plain = summary.prediction_powered, summary.valid
     assert powered.low <= 1 - len(invalid) / len(sampled) <= powered.high
     assert powered.high - powered.low < plain.high - plain.low
+
+
+@pytest.mark.slow
+def test_a_judge_enters_effects_with_an_audit_alone(sessions: Sessions, store: DirectoryStore) -> None:
+    sampled = edits(sessions, accepted=True)
+    invalid = set(sampled[::3])
+    review(sessions, [name for name in sampled[:60] if name not in invalid])
+    review(sessions, [name for name in sampled[:60] if name in invalid], "invalid")
+    before = build_report(sessions, store, "drawn", [asks(JUDGE)])
+    assert before.judge is None, "it was not asked"
+    asked = {"questions": 4, "refused": 1, "unreadable": 0, "prompt_tokens": 90, "completion_tokens": 10}
+    with sessions.begin() as session:
+        for row in session.scalars(select(Counterfactual).where(Counterfactual.id.in_(sampled))):
+            row.scores = {**row.scores, "judge_value": 0.1 if row.id in invalid else 0.9, "judge_rest": 0.0}
+            row.lineage = {**row.lineage, "judge": asked}
+    audit = audit_of(JUDGE, ["judge_value"])
+    for services, known in (
+        ([asks(JUDGE)], None),
+        ([], audit),
+        ([asks(JUDGE.model_copy(update={"revision": "8"}))], audit),
+    ):
+        unaudited = build_report(sessions, store, "drawn", services, audit=known)
+        assert unaudited.results == before.results, "no effect moves"
+        assert unaudited.reviews == before.reviews
+        assert unaudited.judge is not None
+        assert (unaudited.judge.audited, unaudited.judge.counting) == ("", [])
+        assert "not audited" in store.get("reports/drawn/report.html").decode()
+    audited = build_report(sessions, store, "drawn", [asks(JUDGE)], audit=audit)
+    assert audited.judge is not None
+    n = len(sampled)
+    assert (audited.judge.questions, audited.judge.refused, audited.judge.prompt_tokens) == (4 * n, n, 90 * n)
+    assert (audited.judge.audit, audited.judge.counting) == (audit.digest, ["judge_value"])
+    widths = {
+        name: [
+            cell.among_valid.valid - cell.among_valid.valid_low
+            for figures in results.results
+            for cell in figures.cells
+            if cell.among_valid is not None and cell.among_valid.pool != "cell"
+        ]
+        for name, results in (("reviews", before), ("judge", audited))
+    }
+    assert len(widths["judge"]) == len(widths["reviews"]) > 0
+    assert sum(widths["judge"]) < 0.8 * sum(widths["reviews"]), "an accurate judge says as much as many reviews"
+    (summary,) = audited.reviews
+    assert summary.prediction_powered is not None
+    assert JobResults.model_validate(audited.model_dump(mode="json")) == audited

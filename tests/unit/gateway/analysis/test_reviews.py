@@ -7,7 +7,16 @@ import pytest
 
 from gateway.analysis.effects import Differences
 from gateway.analysis.findings import Checked, assess
-from gateway.analysis.reviews import OwnSample, RandomSample, Reviewed, Tally, check_errors, estimate, valid_counts
+from gateway.analysis.reviews import (
+    JudgeScores,
+    OwnSample,
+    RandomSample,
+    Reviewed,
+    Tally,
+    check_errors,
+    estimate,
+    valid_counts,
+)
 from gateway.analysis.validity import Screened
 from shared.schemas.effects import Cell, CheckErrors
 
@@ -193,3 +202,26 @@ def test_intervals_hold_the_truth_of_drawn_populations(valid_share: float) -> No
         right, wrong = check_errors(counts[0], int(accepted.sum()), counts[1], int((~accepted).sum()))
         covered += [right.low <= 0.9 <= right.high, wrong.low <= 0.3 <= wrong.high]
     assert np.mean(covered) > 0.93
+
+
+@pytest.mark.parametrize("wrong", [0.05, 0.5])
+def test_a_judge_of_the_others_narrows_the_valid_share_if_it_is_right_and_misleads_in_no_case(wrong: float) -> None:
+    """40 of 300 reviewed; the judge says yes too often, or knows nothing."""
+    covered, widths = [], {True: 0.0, False: 0.0}
+    for seed in range(60):
+        random = np.random.default_rng(seed)
+        valid = random.random(300) < 0.7
+        scores = np.where((random.random(300) < wrong) & ~valid, 1.0, valid * 0.8)
+        if wrong == 0.5:
+            scores = random.random(300)
+        judged = JudgeScores(scores[:40], scores[40:], np.arange(40, 300))
+        tally = Tally(int(valid[:40].sum()), int((~valid[:40]).sum()), 260)
+        for known in (True, False):
+            reviewed = RandomSample(valid[:40], np.arange(40), judged if known else None)
+            share = estimate(valid_counts(tally, reviewed, random), 300)
+            assert share is not None
+            widths[known] += share.high - share.low
+            if known:
+                covered.append(share.low <= valid.mean() <= share.high)
+    assert np.mean(covered) >= 0.9, "of 60"
+    assert widths[True] < (0.75 if wrong < 0.5 else 1.05) * widths[False]

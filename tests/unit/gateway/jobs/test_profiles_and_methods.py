@@ -13,6 +13,8 @@ from gateway.methods.inverted import InversionParameters, SweepParameters
 from shared.problems import InvalidInput
 from shared.profiles.profile import load_profile, shipped_profiles
 from shared.schemas.jobs import JobSpec
+from shared.schemas.validity import SignalWeight
+from tests.support.audited_judge import JUDGE, audit_of
 
 # The drawn roads have no text embedder and no masked words, `paper` no editor for instructions, the modern ones no
 # thresholds for LANCE.
@@ -138,6 +140,28 @@ def test_a_calibration_brings_its_model_of_validity_and_its_threshold() -> None:
         assert method.thresholds["validity"] == calibration.thresholds[name]["validity"]
     (plain,) = plan(spec_of("dillema"), profile, []).methods
     assert getattr(plain.parameters, "validity", "missing") is None
+
+
+@pytest.mark.parametrize(("sound", "refused"), [(None, True), (["judge_value"], True), (["judge_label"], False)])
+def test_a_judge_refuses_edits_only_where_its_audit_found_it_sound(sound: list[str] | None, refused: bool) -> None:
+    profile = load_profile("tiny")
+    weight = SignalWeight(mean=0.0, scale=1.0, weight=1.0)
+    model = (
+        profile.calibration["tinyworld"]
+        .validity_model["dillema"]
+        .model_copy(update={"signals": {"judge_label": weight}})
+    )
+    audit = None if sound is None else audit_of(JUDGE, sound)
+    evaluator = profile.evaluator.model_copy(update={"judge": JUDGE, "judge_audit": audit})
+    audited = profile.model_copy(update={"evaluator": evaluator})
+    spec = spec_of("dillema", validity=model.model_dump(mode="json"), thresholds={"validity": {"default": 0.5}})
+    if not refused:
+        (method,) = plan(spec, audited, []).methods
+        assert getattr(method.parameters, "validity", None) == model
+        return
+    with pytest.raises(InvalidInput, match="audit-judge"):
+        plan(spec, audited, [])
+    plan(spec_of("dillema", signals=["judge", "pairwise"]), audited, [])  # to be asked is no verdict
 
 
 def test_a_threshold_without_a_model_of_validity_is_refused_in_the_plan() -> None:

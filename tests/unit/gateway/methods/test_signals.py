@@ -7,11 +7,19 @@ import pytest
 from gateway.methods.arms import RenderedArm
 from gateway.methods.counterfactual import ACCEPTED, Change, Edit, MethodImage, Scores, TaskDescription, Verdict
 from gateway.methods.schedule import Inputs
-from gateway.methods.validity import CheckParameters, caption_signals, judge_validity, signal_scores
+from gateway.methods.validity import CheckParameters, ask_judge, caption_signals, judge_validity, signal_scores
 from shared.schemas.base import Contract, ImagePayload
 from shared.schemas.caption import CaptionReply, CaptionRequest
 from shared.schemas.effects import Estimate
-from shared.schemas.evaluation import JudgeReply, JudgeRequest, ShapesOutcome, ShapesReply, ShapesRequest
+from shared.schemas.evaluation import (
+    JudgeReply,
+    JudgeRequest,
+    ShapesOutcome,
+    ShapesReply,
+    ShapesRequest,
+    TokenUsage,
+    Unanswered,
+)
 from shared.schemas.validity import Signal, SignalWeight, ValidityModel, signals_of
 from shared.service.endpoints import Endpoint, Reply, Request, Services
 
@@ -38,7 +46,10 @@ class Replies(Services):
             reply = ShapesReply(judged=["bus"], unjudged=[], things=[], outcomes=outcomes)
         else:
             assert isinstance(request, JudgeRequest)
-            reply = JudgeReply(yes=[[0.2 if lost else 0.9] * len(request.questions) for lost in images])
+            usage = TokenUsage(questions=len(request.questions), prompt=100, completion=len(request.questions))
+            answer: float | Unanswered = "refused" if request.beside == SOURCE.image else 0.9
+            answers = [[0.2 if lost else answer] * len(request.questions) for lost in images]
+            reply = JudgeReply(yes=answers, usage=[usage for _ in images])
         assert isinstance(reply, endpoint.reply)
         return reply
 
@@ -50,14 +61,24 @@ def scored(*signals: Signal) -> tuple[list[Scores], list[Contract]]:
 
 def test_each_signal_has_its_scores() -> None:
     [kept, lost], requests = scored(*ALL)
-    assert kept == {
-        "object": 0.8, "recaption_label": 1.0, "recaption_value": 1.0, "judge_label": 0.9, "judge_value": 0.9,
+    assert kept == {"object": 0.8, "recaption_label": 1.0, "recaption_value": 1.0}
+    assert lost == {"object": 0.1, "recaption_label": 0.0, "recaption_value": -1.0}
+    assert not any(isinstance(request, JudgeRequest) for request in requests)
+
+
+def test_a_judge_is_asked_about_the_picture_beside_its_source_and_beside_its_null_arm() -> None:
+    services, null = Replies(), ImagePayload(png=b"null")
+    scores, record = ask_judge(services, SOURCE, ImagePayload(png=b"kept"), null, NIGHT, ("judge", "pairwise"))
+    assert scores == {"judge_label": 0.9, "judge_value": 0.9, "pairwise": 0.9}, "it refused to answer one question"
+    assert record == {
+        "questions": 4, "refused": 1, "unreadable": 0, "prompt_tokens": 300, "completion_tokens": 4,
     }  # fmt: skip
-    assert lost == {
-        "object": 0.1, "recaption_label": 0.0, "recaption_value": -1.0, "judge_label": 0.2, "judge_value": 0.2,
-    }  # fmt: skip
-    questions = [request.questions for request in requests if isinstance(request, JudgeRequest)]
-    assert all("after dark" in value and "bus" in label for value, label in questions)
+    about, rest, pair = [request for request in services.requests if isinstance(request, JudgeRequest)]
+    value, label = about.questions
+    assert ("after dark" in value, "bus" in label, about.beside) == (True, True, None)
+    assert ("by day" in rest.questions[0], rest.beside, rest.pairwise) == (True, SOURCE.image, False)
+    assert (pair.beside, pair.pairwise) == (null, True)
+    assert ask_judge(Replies(), SOURCE, null, null, NIGHT, ("object",)) == ({}, None)
 
 
 def test_a_job_without_signals_sends_nothing() -> None:
@@ -94,7 +115,7 @@ def arm(name: bytes, verdict: Verdict = ACCEPTED) -> RenderedArm[int]:
 
 def judged(parameters: CheckParameters, *arms: RenderedArm[int], lowest: float = 0.5) -> list[RenderedArm[int]]:
     inputs = Inputs("m", "1", SOURCE, TASK, Replies(), parameters, 1)
-    return judge_validity(inputs, [NIGHT] * len(arms), arms, {"validity": {"default": lowest}})
+    return judge_validity(inputs, [NIGHT] * len(arms), arms, [], {"validity": {"default": lowest}})
 
 
 def test_the_model_scores_an_edit_and_its_threshold_refuses_it() -> None:
