@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pytest
 import torch
+from maite import tasks
 
 from contrafact.client import Client
 from contrafact.maite import CounterfactualAugmentation, CounterfactualDataset
@@ -116,8 +117,6 @@ def test_an_image_becomes_its_counterfactual_while_there_is_one(ordinal: int) ->
 
 
 def test_maite_s_own_tasks_run_on_both() -> None:
-    tasks = pytest.importorskip("maite.tasks")
-
     class Model:
         metadata = cast("ModelMetadata", {"id": "brightness"})
 
