@@ -89,7 +89,7 @@ class CountingLimits(NamedTuple):
     def counting(self, predicted: Predicted) -> Predicted:
         """The boxes that count."""
         confident = self.are_confident(predicted)
-        return Predicted(*(column[confident] for column in predicted))
+        return Predicted(predicted.boxes[confident], predicted.label[confident], predicted.score[confident])
 
     def match(self, image: BoxedPair) -> MatchedObjects:
         """What becomes of the objects and of the confident boxes of an image."""
