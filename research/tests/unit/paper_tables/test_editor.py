@@ -1,4 +1,4 @@
-"""The paper's editor beside the profile's: a column for each job, what refuses its edits, and what an accepted one costs."""
+"""The paper's editor beside the profile's: what refuses the edits of each job, and what an accepted one costs."""
 
 from __future__ import annotations
 
