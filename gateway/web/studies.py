@@ -32,7 +32,7 @@ from shared.schemas.studies import ATTENTION, CHOICES, QUESTIONS, InvitationsReq
 
 OWN_QUESTIONS = "own"
 FIELDS = (
-    "title", "questions", "own_questions", "methods", "sample", "element", "per_method", "per_factor",
+    "title", "questions", "own_questions", "methods", "sample", "model", "element", "per_method", "per_factor",
     "raters_per_item", "items_per_rater", "consensus", "controls", "attention", "least_control_score",
 )  # fmt: skip
 MAX_FIELDS = 40

@@ -72,8 +72,9 @@ def test_a_study_is_made_by_the_form_as_by_the_api(no_studies: Gateway) -> None:
 
 
 def test_the_command_has_every_option_of_the_form(no_studies: Gateway) -> None:
-    options: dict[str, str | float] = {"questions": "lance", "sample": "rendered", "per-method": 3}
+    options: dict[str, str | float] = {"questions": "lance", "sample": "misclassified", "per-method": 3}
     options |= {
+        "model": "night-bus",
         "raters-per-item": 2,
         "items-per-rater": 4,
         "consensus": 0.75,
