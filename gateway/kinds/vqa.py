@@ -182,7 +182,7 @@ def _with_questions(row: PredictionRow, kept: Sequence[bool]) -> PredictionRow:
         for part, keep in zip(_rows_in(row.detail), kept, strict=True)
     ]
     judged = ((str(part["label"]), cast(bool, part["right"])) for part in answers if "right" in part)
-    return row._replace(scores=scores_of(judged), detail={**row.detail, "answers": cast("list[JsonObject]", answers)})
+    return row._replace(scores=scores_of(judged), detail={**row.detail, "answers": cast("list[JsonValue]", answers)})
 
 
 def _with_blind(

@@ -187,7 +187,9 @@ def test_questions_are_read_from_tables_and_json_lines(manifest: str) -> None:
 
 def test_an_edit_to_a_value_changes_the_answer_that_the_manifest_says() -> None:
     line = b'{"file": "a.png", "question": "Is it night?", "answer": false, "becomes": {"weather=night": true}}'
-    (question,) = parse_manifest(line).rows["a.png"].questions or ()
+    questions = parse_manifest(line).rows["a.png"].questions
+    assert questions is not None
+    (question,) = questions
     changed = question.after({"weather=night", "subject=car"})
     assert changed is not None
     assert (changed.before, changed.answers, changed.label) == (["no"], ["yes"], "yes/no")
