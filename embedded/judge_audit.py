@@ -138,7 +138,7 @@ def _known_edit(proposal: Proposal, random: np.random.Generator) -> KnownEdit:
 def _edited(picture: Pixels, random: np.random.Generator) -> Pixels:
     """The picture with an editor's softness and noise."""
     soft = cv2.GaussianBlur(picture, (3, 3), 0.6).astype(np.float64)
-    return np.clip(soft + random.normal(0.0, 2.0, picture.shape), 0, 255).astype(np.uint8)
+    return np.asarray(np.clip(soft + random.normal(0.0, 2.0, picture.shape), 0, 255), np.uint8)
 
 
 def _without(picture: Pixels, mask: Mask) -> Pixels:

@@ -258,7 +258,8 @@ def _describe_check(reply: Contract) -> str:
         case StructureReply(agreements=agreements):
             return f"edges kept: {_figures(agreements)}"
         case JudgeReply(yes=rows):
-            return f"probability of yes: {_figures([value for row in rows for value in row])}"
+            said = [value if isinstance(value, str) else _figures([value]) for row in rows for value in row]
+            return f"probability of yes: {', '.join(said)}"
         case ShapesReply(judged=judged, outcomes=outcomes):
             overlaps = _figures([value for outcome in outcomes for value in outcome.classes])
             return f"detected in the source: {', '.join(judged) or 'no class'}; kept: {overlaps or 'none'}"
