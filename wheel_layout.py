@@ -26,7 +26,12 @@ INSIDE = (
     "tinyworld",
 )
 SYSTEM = f"{PUBLIC}._system"
-UNWANTED = shutil.ignore_patterns("__pycache__", "*.pyc", ".*")
+LEARN = (
+    "byte_pairs.py",
+    "clip_tokenizer.py",
+    "word_tokenizer.py",
+)  # they learn tokenizers, which nothing does at run time
+UNWANTED = shutil.ignore_patterns("__pycache__", "*.pyc", ".*", *LEARN)
 
 
 class BuildPy(build_py):  # type: ignore[misc]  # setuptools has no types

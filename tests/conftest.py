@@ -41,14 +41,14 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the Postgres variants of tests outside `BOTH_DATABASES` as slow."""
-    both = tuple(f"tests/integration/gateway/{folder}" for folder in BOTH_DATABASES)
+    both = ("tests/unit", *(f"tests/integration/gateway/{folder}" for folder in BOTH_DATABASES))
     for item in items:
-        database = (
-            item.callspec.params.get("database_url")
-            if isinstance(item, pytest.Function) and hasattr(item, "callspec")
-            else None
+        parameters = (
+            item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
         )
-        if database == "postgres" and not item.nodeid.startswith(both):
+        if any(isinstance(value, str) and value == "postgres" for value in parameters) and not item.nodeid.startswith(
+            both
+        ):
             item.add_marker(pytest.mark.slow)
 
 

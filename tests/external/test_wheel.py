@@ -18,7 +18,7 @@ import pytest
 from docs.execute import code_cells, notebook_paths, read_notebook
 from tests.support.paths import REPOSITORY
 from tinyworld.objects.demo import write_demo
-from wheel_layout import INSIDE, PUBLIC
+from wheel_layout import INSIDE, LEARN, PUBLIC
 
 FILES = ("pyproject.toml", "wheel_layout.py", "README.md", "LICENSE")
 UNBUILT = shutil.ignore_patterns("__pycache__", "*.pyc")
@@ -88,6 +88,7 @@ def test_it_owns_one_name_and_holds_the_weights(wheel: Path) -> None:
         assert archive.read(top_level).split() == [PUBLIC.encode()]
     assert {name.partition("/")[0] for name in names if ".dist-info" not in name} == {PUBLIC}
     files = [path for package in (PUBLIC, *INSIDE) for path in (REPOSITORY / package).rglob("*.safetensors")]
+    assert not [name for name in names if name.endswith(LEARN)]
     assert len([name for name in names if name.endswith(".safetensors")]) == len(files) > 20
     assert wheel.stat().st_size < 100 * 1000**2  # the package index takes no larger file
 

@@ -65,7 +65,9 @@ def write_pass(file: Path, name: str, green: Green) -> None:
     """Enter a pass into the table."""
     table = {**read_table(file), name: green}
     rows = {part: asdict(table[part]) for part in sorted(table)}
-    file.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    whole = file.with_suffix(".new")
+    whole.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    whole.replace(file)
 
 
 def minutes(part: Part, table: Table) -> float:
@@ -149,8 +151,13 @@ def run_part(part: Part) -> bool:
         wall, cpu = round(time.monotonic() - began), round(_child_cpu_seconds() - used)
         passed, skipped = _counts(report) if status == 0 else (0, 0)
     print(f"{part.name}: {passed} passed, {skipped} skipped, {wall} s, {cpu} CPU seconds")
-    if status != NO_TESTS and (status != 0 or passed == 0):
+    if status == NO_TESTS:
+        print(f"{part.name}: no test of it was found")
+    if status != 0 or passed == 0:
         return False
+    if skipped:
+        print(f"Not entered into {TABLE.name}: tests were skipped.")
+        return True
     if before is None or before != clean_commit(ROOT):
         print(f"Not entered into {TABLE.name}: files differ from the commit.")
         return True
@@ -207,7 +214,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     else:
         turn = int(_git(ROOT, "rev-list", "--count", "HEAD") or 0)
         print(*(part.name for part in due(parts.values(), table, options.minutes, turn)), sep="\n")
-        for line in stale(parts.values(), table, datetime.now(UTC)):
+        unable = [
+            f"{part.name} cannot run on this machine: it has no {part.missing}"
+            for part in parts.values()
+            if part.missing
+        ]
+        for line in [*stale(parts.values(), table, datetime.now(UTC)), *unable]:
             print(line, file=sys.stderr)
     return 0
 
