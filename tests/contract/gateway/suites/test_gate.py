@@ -60,7 +60,7 @@ def test_a_release_that_is_not_shown_to_be_right_does_not_pass(every: int, tmp_p
         run = gateway.client.post("/suites/street/runs", json={"model": "m1"}).json()["id"]
         predict(gateway, run, weak=False)
         with gateway.context.sessions.begin() as session:
-            wrong = SourceImage.position.op("/")(2) % every == 0  # two images in a row are of both classes
+            wrong = SourceImage.position // 2 % every == 0  # two images in a row are of both classes
             ids = select(SourceImage.id).where(SourceImage.job_id == run, wrong)
             for row in session.scalars(select(Prediction).where(Prediction.source_image_id.in_(ids))):
                 row.predicted, row.scores = "boat", dict.fromkeys(row.scores, 0.0)
