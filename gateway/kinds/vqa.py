@@ -29,6 +29,7 @@ from gateway.kinds.rows import CompletePair, PredictionRow, SourceNumbers, usage
 from gateway.kinds.task_kind import Fields, KindRows, Measurement, Scored, TaskKind
 from gateway.methods.checks import LABEL
 from gateway.methods.counterfactual import MethodImage
+from shared.answers import is_right, normalised
 from shared.schemas.base import JsonObject
 from shared.schemas.effects import Rate
 from shared.schemas.evaluation import TokenUsage, Unanswered
@@ -47,7 +48,6 @@ from shared.schemas.results import Relation
 from shared.schemas.scores import with_mean
 from shared.seeds import derive_seed
 from shared.service.endpoints import Services
-from shared.words.answers import is_right, normalised
 
 ALONE = "right_alone"  # in place of `right` of an answer that does not count in a pair, since another has none
 SAID = 300  # characters that are kept of what a model says

@@ -6,7 +6,7 @@
     {"question": "What is it?", "options": ["bus", "car"], "answer": "bus"}          choice
     {"question": "What is on the table?", "type": "list", "answers": ["cup", "pen"]} list; all of them, in any order
 
-`shared.words.answers` says how answers are read and compared.
+`shared.answers` says how answers are read and compared.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, AliasChoices, BeforeValidator, ConfigDict, Field, model_validator
 
+from shared.answers import as_text, number_in, yes_or_no
 from shared.characters import refuse_deceptive
 from shared.schemas.base import Contract, Kind, on_one_line
 from shared.schemas.evaluation import ModelRequest, TokenUsage, Unanswered
 from shared.schemas.masks import ALL_CLASSES, Label
-from shared.words.answers import as_text, number_in, yes_or_no
 
 ASKED: frozenset[Kind] = frozenset({"vqa"})  # kinds whose models are asked questions, and have no classes
 MAX_QUESTIONS = 32  # of an image

@@ -4,7 +4,7 @@
     Answer with one number, and nothing else.
 
 The options of a question stand in an order that depends on the image. What a model says is read as an answer of the
-question's type (`shared.words.answers`); a refusal, an answer that is cut off and one that cannot be read as such an
+question's type (`shared.answers`); a refusal, an answer that is cut off and one that cannot be read as such an
 answer are none. A blind question is the same one without the picture; a function gets a grey picture instead.
 """
 
@@ -27,6 +27,7 @@ from evaluator_service.models_under_test.question import (
     option_in,
     question_in_words,
 )
+from shared.answers import is_unknown, items_in, number_in, number_text, short_text, yes_or_no
 from shared.media.images import Pixels, decode
 from shared.problems import InvalidInput
 from shared.schemas.base import ImagePayload
@@ -42,8 +43,12 @@ from shared.schemas.questions import (
 from shared.seeds import derive_seed
 from shared.service.completion import Completion
 from shared.service.endpoints import Services
+<<<<<<< HEAD
 from shared.service.server_replies import count_unusable, fault_of
 from shared.words.answers import is_unknown, items_in, number_in, number_text, short_text, yes_or_no
+=======
+from shared.service.server_replies import count_unusable
+>>>>>>> wt-q40
 
 HOW: Mapping[QuestionType, str] = {
     "yes/no": "Answer with yes or no, and nothing else.",

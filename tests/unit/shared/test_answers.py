@@ -7,10 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from shared.media.manifests import parse_manifest
-from shared.problems import InvalidInput
-from shared.schemas.questions import ImageQuestion
-from shared.words.answers import (
+from shared.answers import (
     is_right,
     is_unknown,
     items_in,
@@ -20,6 +17,9 @@ from shared.words.answers import (
     short_text,
     yes_or_no,
 )
+from shared.media.manifests import parse_manifest
+from shared.problems import InvalidInput
+from shared.schemas.questions import ImageQuestion
 
 NUMBERS = st.one_of(st.integers(-(10**9), 10**9), st.floats(-1e6, 1e6).map(lambda value: round(value, 3)))
 WORDS = st.text("abcdefghij", min_size=2, max_size=8).filter(lambda word: word not in ("an",))

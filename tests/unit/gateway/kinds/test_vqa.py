@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -9,13 +10,15 @@ import pytest
 from gateway.kinds import KINDS
 from gateway.kinds.rows import CounterfactualRow, PredictionRow, SourceNumbers
 from gateway.kinds.vqa import AnswerDetail, AnswerScores, Asked
+from gateway.report.page import environment
 from gateway.results.pairing import triples
 from gateway.results.rows import ScoreColumns
 from gateway.results.stream import SourceRow, SourceRows
 from shared.schemas.base import ImagePayload
 from shared.schemas.evaluation import Unanswered
 from shared.schemas.metrics import AnswerMetrics, OriginalsCheck
-from shared.schemas.questions import AskReply, AskRequest, GivenAnswer, ImageQuestion
+from shared.schemas.questions import AnsweredQuestion, AskReply, AskRequest, GivenAnswer, ImageQuestion
+from shared.schemas.results import ModelOpinion, ModelResults, PredictionView
 from shared.service.endpoints import Endpoint, Services
 
 IMAGES = 60
@@ -168,3 +171,34 @@ def test_only_pairs_that_count_and_answers_that_were_right_and_given_tell_whethe
     assert mixed.follows is not None
     assert (mixed.follows.count, mixed.follows.n, mixed.steady.n) == (1, 1, 2)
     assert mixed.counterfactuals[0].unanswered == {"refused": 2}
+
+
+def test_pages_show_the_question_with_the_answers_before_and_after() -> None:
+    def view(answers: Answers, values: frozenset[str] = frozenset()) -> PredictionView:
+        of = row(0, None, answers, values)
+        parts = of.detail["answers"]
+        assert isinstance(parts, list)
+        asked = [AnsweredQuestion.model_validate(part) for part in parts]
+        return PredictionView(
+            predicted=of.predicted, probability=1.0, ground_truth_probability=None, rank=None, top=[],
+            scores=of.scores, answers=asked,
+        )  # fmt: skip
+
+    before, after = view(("no", "2")), view(("no", "5"), frozenset({"weather=night"}))
+    opinion = ModelOpinion(
+        model="vlm", original=before, null_arm=view(("no", "")), sham_arm=None, counterfactual=after, flipped=True
+    )
+    _, found = figures([(("no", "2"), ("yes", "5"))] * 3)
+    result = ModelResults(
+        model="vlm", method="dillema", relation="labelled", metric=KIND.metric, sources=3, counterfactuals=3,
+        left_out=0, cells=[], answers=found,
+    )  # fmt: skip
+    page = environment().from_string(
+        f'{{% import "{KIND.template}" as own %}}{{{{ own.prediction(opinion, "counterfactual", none) }}}}'
+        "{{ own.flip(opinion, none) }}{{ own.changed(opinion) }}{{ own.details(opinion.original) }}"
+        "{{ own.pictures(none, opinion, none) }}<main>{{ own.tables(opinion) }}</main>{{ own.confusion(result) }}"
+    )
+    words = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", page.render(opinion=opinion, result=result)))
+    for shown in (f"“{COUNT}” 2 → 5", "no answer (refused)", "no instead of yes", "all questions", "Is not fooled"):
+        assert shown in words, words
+    assert "of those that the edit must change, 100 %" in words.replace("\u00a0", " "), words
