@@ -43,12 +43,7 @@ from shared.schemas.questions import (
 from shared.seeds import derive_seed
 from shared.service.completion import Completion
 from shared.service.endpoints import Services
-<<<<<<< HEAD
 from shared.service.server_replies import count_unusable, fault_of
-from shared.words.answers import is_unknown, items_in, number_in, number_text, short_text, yes_or_no
-=======
-from shared.service.server_replies import count_unusable
->>>>>>> wt-q40
 
 HOW: Mapping[QuestionType, str] = {
     "yes/no": "Answer with yes or no, and nothing else.",
