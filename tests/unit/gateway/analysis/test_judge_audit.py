@@ -20,7 +20,7 @@ Judge = Callable[[np.random.Generator], Floats]
 def wrong(random: np.random.Generator, share: float, of: Booleans | None = None) -> Floats:
     """Yes or no, wrong on a share of the edits, or of some of them."""
     errs = (random.random(len(VALID)) < share) & (True if of is None else of)
-    return (errs != VALID).astype(np.float64)
+    return np.asarray(errs != VALID, np.float64)
 
 
 def audited(yes: Floats, refused: int = 0) -> tuple[Nature, tuple[float, float, float] | None]:
