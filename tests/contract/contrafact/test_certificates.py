@@ -129,11 +129,11 @@ def test_servers_of_models_take_the_file(url: str, certificate: Path) -> None:
     server = {"url": f"{url}/v1", "model": "small", "revision": "1", "licence": "none", "gigabytes": 1}
     model = {"url": f"{url}/classify", "classes": ["car", "bus"], "revision": "1", "licence": "none"}
 
-    async def ask(ca_file: str) -> tuple[float, list[float]]:
+    async def ask(ca_file: str) -> tuple[object, list[float]]:
         deadline = time.monotonic() + 60
         chat = ChatServer(Server.model_validate(server | {"ca_file": ca_file}))
         endpoint = EndpointModel(ModelEndpoint.model_validate(model | {"ca_file": ca_file}))
-        yes = await chat.yes([{"role": "user", "content": "Is it a bus?"}], deadline)
+        yes, _ = await chat.choose([{"role": "user", "content": "Is it a bus?"}], deadline)
         (row,) = await endpoint.outputs([b"png"], deadline)
         return yes, row.tolist()
 

@@ -15,6 +15,7 @@ from gateway.feedback.reviews import load_reviews, next_up
 from gateway.queue import job_states
 from gateway.report.build import build_report
 from shared.media.storage import DirectoryStore
+from shared.schemas.base import JsonObject
 from shared.schemas.results import JobResults
 from shared.schemas.reviews import ReviewRequest
 from tests.support.audited_judge import JUDGE, asks, audit_of
@@ -249,7 +250,7 @@ def test_a_judge_enters_effects_with_an_audit_alone(sessions: Sessions, store: D
     review(sessions, [name for name in sampled[:36] if name in invalid], "invalid")
     before = build_report(sessions, store, "drawn", [asks(JUDGE)])
     assert before.judge is None, "it was not asked"
-    asked = {"questions": 4, "refused": 1, "unreadable": 0, "prompt_tokens": 90, "completion_tokens": 10}
+    asked: JsonObject = {"questions": 4, "refused": 1, "unreadable": 0, "prompt_tokens": 90, "completion_tokens": 10}
     with sessions.begin() as session:
         for row in session.scalars(select(Counterfactual).where(Counterfactual.id.in_(sampled))):
             row.scores = {**row.scores, "judge_value": 0.1 if row.id in invalid else 0.9, "judge_rest": 0.0}
