@@ -88,9 +88,10 @@ class ScoreColumns:
                 pairs.append(pair)
                 self._append(numbers, pair, {label: cells[label] for label in labels(pair.original)})
             else:
-                self._left_out += bool(there or not scored)
+                unanswered = list(_unanswered(pair))
+                self._left_out += bool(there or not scored or unanswered)
                 unscored += [] if pair is None else [pair]
-                self._unanswered.update(_unanswered(pair))
+                self._unanswered.update(unanswered)
         self._detail.add(numbers, original, pairs, unscored)
 
     def _append(self, numbers: SourceNumbers, pair: CompletePair, cells: Mapping[str, Iterable[Cell]]) -> None:

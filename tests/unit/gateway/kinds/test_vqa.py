@@ -171,6 +171,8 @@ def test_only_pairs_that_count_and_answers_that_were_right_and_given_tell_whethe
     assert mixed.follows is not None
     assert (mixed.follows.count, mixed.follows.n, mixed.steady.n) == (1, 1, 2)
     assert mixed.counterfactuals[0].unanswered == {"refused": 2}
+    silent = figures([(("no", "2"), ("", ""))] * 3)[0].rows()
+    assert (silent.left_out, silent.unanswered) == (3, {"counterfactual": 3})
 
 
 def test_pages_show_the_question_with_the_answers_before_and_after() -> None:
