@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from shared.service.chat_server import ChatServer
 
 
-class _Answer(NamedTuple):
+class _Judged(NamedTuple):
     """P(yes), or of the edited picture of a pair, or why there is none; and its tokens, where they are counted."""
 
     yes: float | Unanswered
@@ -57,22 +57,22 @@ class RemoteJudge:
             yes=[[answer.yes for answer in row] for row in of_images], usage=usage if any(usage) else None
         )
 
-    async def _yes(self, beside: ImagePayload | None, image: ImagePayload, question: str, deadline: float) -> _Answer:
+    async def _yes(self, beside: ImagePayload | None, image: ImagePayload, question: str, deadline: float) -> _Judged:
         return await self._ask([image] if beside is None else [beside, image], question, YES_OR_NO, deadline)
 
-    async def _which(self, beside: ImagePayload | None, image: ImagePayload, question: str, deadline: float) -> _Answer:
+    async def _which(self, beside: ImagePayload | None, image: ImagePayload, question: str, deadline: float) -> _Judged:
         assert beside is not None
         first = await self._ask([image, beside], question, FIRST_OR_SECOND, deadline)
         last = await self._ask([beside, image], question, FIRST_OR_SECOND, deadline)
         usage = _sum([first.usage, last.usage])
         for answer in (first, last):
             if isinstance(answer.yes, str):
-                return _Answer(answer.yes, usage)
+                return _Judged(answer.yes, usage)
         assert isinstance(first.yes, float)
         assert isinstance(last.yes, float)
-        return _Answer((first.yes + 1 - last.yes) / 2, usage)
+        return _Judged((first.yes + 1 - last.yes) / 2, usage)
 
-    async def _ask(self, images: list[ImagePayload], question: str, words: tuple[str, str], deadline: float) -> _Answer:
+    async def _ask(self, images: list[ImagePayload], question: str, words: tuple[str, str], deadline: float) -> _Judged:
         shown: list[ChatCompletionContentPartParam] = [
             {
                 "type": "image_url",
@@ -84,7 +84,7 @@ class RemoteJudge:
         yes, completion = await self._server.choose([{"role": "user", "content": [*shown, text]}], deadline, words)
         prompt, answer = completion.prompt_tokens, completion.completion_tokens
         counted = TokenUsage(questions=1, prompt=prompt, completion=answer) if prompt + answer else None
-        return _Answer(yes, counted)
+        return _Judged(yes, counted)
 
 
 def _sum(usages: list[TokenUsage | None]) -> TokenUsage | None:

@@ -168,7 +168,7 @@ class JobComparisons:
     """What was compared last. It is computed again after a change of either job."""
 
     def __init__(self) -> None:
-        self._compared: Recent[_Compared] = Recent(MOST_COMPARISONS)
+        self._compared: Recent[_ComparedSides] = Recent(MOST_COMPARISONS)
 
     def compare(
         self, session: Session, owner: str, job_id: str, choice: ComparisonChoice, cursor: str | None, limit: int
@@ -212,7 +212,7 @@ class _Paired(NamedTuple):
     reserve: str
 
 
-class _Compared(NamedTuple):
+class _ComparedSides(NamedTuple):
     """What does not depend on the page: the common images, their rows by cell, and the difference in each cell."""
 
     matching: Matching
@@ -220,12 +220,14 @@ class _Compared(NamedTuple):
     cells: list[CellDifference]
 
 
-def _compared(session: Session, sides: Sides) -> _Compared:
+def _compared(session: Session, sides: Sides) -> _ComparedSides:
     matching = match_jobs(session, sides.this.job, sides.other.job)
     paired = _pair(session, sides, matching)
     seed = derive_seed("comparison", *(part for side in sides for part in (side.job.id, side.model, side.method)))
     cells = compare_cells(paired.cells, seed)
-    return _Compared(matching, paired, [row.model_copy(update={"sentence": difference_sentence(row)}) for row in cells])
+    return _ComparedSides(
+        matching, paired, [row.model_copy(update={"sentence": difference_sentence(row)}) for row in cells]
+    )
 
 
 def _pair(session: Session, sides: Sides, matching: Matching) -> _Paired:

@@ -46,6 +46,7 @@ _ADVICE = {
         "this form cannot say how to count them; send the job by the Python client or the HTTP API"
     ),
     "the spec announces boxes": "the job announces boxes",
+    "the spec announces questions": "the job announces questions",
     "the spec does not say how to compare answers; give `questions` in it": (
         "this form cannot say how to compare answers; send the job by the Python client or the HTTP API"
     ),
