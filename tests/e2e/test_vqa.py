@@ -79,7 +79,7 @@ def server() -> FastAPI:
             vehicle = sorted(PER_CLASS)[body["seed"] % 2]
         elif not pictures:
             return completion("I don't see an image.")
-        elif model == "refuses-a-tenth" and hashlib.sha256(png).digest()[0] < 26:
+        elif model == "refuses-a-tenth" and hashlib.sha256(png).digest()[1] < 26:
             return completion("I'm sorry, I can't identify what is in this image.")
         else:
             vehicle = seen("planted" if model == "planted" else "sound", png)
@@ -170,7 +170,8 @@ def test_each_model_is_named_for_what_it_is(ran: Ran) -> None:
         assert not said(of[name]).startswith("Not"), said(of[name])
         assert not verdict_of(measured, of[name]).weaknesses, name
     weaknesses = verdict_of(measured, of["planted"]).weaknesses
-    assert {weakness.cell.value for weakness in weaknesses} == {"night"}
+    changes = {(weakness.cell.direction, weakness.cell.value) for weakness in weaknesses}
+    assert ("to", "night") in changes <= {("to", "night"), ("from", "day")}  # the same pairs, from both sides
     assert {weakness.cell.label for weakness in weaknesses} <= {"", "all classes", "number", "vehicle"}
     blind = of["blind"].originals
     assert blind is not None
