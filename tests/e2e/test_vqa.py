@@ -146,7 +146,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
             made = client.post("/jobs", files=files)
             assert made.status_code == 202, made.text
             job = f"/jobs/{made.json()['id']}"
-            finished(client, job)
+            finished(client, job, 3_600)
             page = client.get(f"{job}/results", params={"limit": 20}).json()
             measured = JobResults.model_validate(page["metrics"])
             first = page["counterfactuals"][0]["id"]
