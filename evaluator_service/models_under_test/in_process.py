@@ -59,12 +59,12 @@ class AnsweringFunction(InProcessModel):
         """What the function says of an RGB image (height × width × 3). Raises InvalidInput if it raises, or no text."""
         try:
             with self._turn:
-                said = self._function(image, question)
+                answer = self._function(image, question)
         except Exception as error:
             raise InvalidInput(f"the model raised {type(error).__name__}: {error}") from error
-        if not isinstance(said, str):
-            raise InvalidInput(f"the model returned a {type(said).__name__}; return the answer as text")
-        return said
+        if not isinstance(answer, str):
+            raise InvalidInput(f"the model returned a {type(answer).__name__}; return the answer as text")
+        return answer
 
     @staticmethod
     def _no_images_alone(images: Sequence[Pixels]) -> list[NDArray[Any]]:

@@ -66,7 +66,7 @@ class _Answer(NamedTuple):
     usage: TokenUsage | None = None
 
 
-class Said(NamedTuple):
+class ServerReply(NamedTuple):
     """A completion, the likeliest first tokens with their log-probabilities, and its tokens."""
 
     completion: Completion
@@ -96,7 +96,7 @@ class AskedModel(ABC):
     async def predict(self, request: ModelRequest, deadline: float) -> Contract:
         """The answers for images. Raises DeadlineExceeded, DependencyFailed and InvalidInput (its refusal)."""
 
-    async def say(self, image: bytes, text: str, seed: int, deadline: float, *, blind: bool) -> Said | None:
+    async def complete(self, image: bytes, text: str, seed: int, deadline: float, *, blind: bool) -> ServerReply | None:
         """What the server says to a text beside an image (PNG); `blind`: without the image.
 
         None if it refuses a question without an image. Raises as `predict`.
@@ -113,7 +113,7 @@ class AskedModel(ABC):
             if not blind:
                 raise
             return None
-        return Said(completion, tokens, self._note(completion))
+        return ServerReply(completion, tokens, self._note(completion))
 
     def _note(self, completion: Completion) -> TokenUsage | None:
         """The tokens of an answer, which are added to those until now; None of a server that does not count them."""
@@ -186,16 +186,16 @@ class QuestionModel(AskedModel):
         seed = derive_seed("question", endpoint.seed, sha256(image).hexdigest())
         order = random.Random(seed).sample(range(len(self.classes)), len(self.classes))
         options = [self.classes[number] for number in order]
-        said = await self.say(
+        reply = await self.complete(
             image,
             question_in_words(endpoint.question, options, letters=self._has_letters),
             seed,
             deadline,
             blind=blind,
         )
-        if said is None:
+        if reply is None:
             return _Answer("refused")
-        completion, tokens, usage = said
+        completion, tokens, usage = reply
         text = answer_of(completion.text)
         by_letter = self._has_letters and letter_in(text, len(options)) is not None  # "A" may also begin "A bus"
         shares = letters_in(tokens, len(options)) if by_letter else None

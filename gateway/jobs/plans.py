@@ -5,6 +5,7 @@ Which image checks cannot refuse anything in a job: those without a threshold th
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -90,16 +91,18 @@ def describe_plan(
         outside_domain=job.outside_domain,
         design=design_of(job.design, job.budget, job.methods, job.chosen_by),
         renderings=renderings,
-        questions=[_questions(model, asked, renderings, len(images)) for model, asked in job.asked.items()],
+        questions=[_questions(model, asked, renderings, images) for model, asked in job.asked.items()],
         sensitivity=sensitivity_of(truths, job.methods, job.kind, planned(job.design, share)),
     )
 
 
 def _questions(
-    model: str, asked: AskedQuestion, renderings: Sequence[PlannedRenderings], images: int
+    model: str, asked: AskedQuestion, renderings: Sequence[PlannedRenderings], images: Sequence[PlannedImage]
 ) -> PlannedQuestions:
     """What a model is asked at most: of each original with and without its picture, and of each rendered image."""
-    count = 2 * images + sum(cost.edits + cost.null_arms + cost.sham_arms for cost in renderings)
+    of_originals = sum(image.questions for image in images)
+    rendered = sum(cost.edits + cost.null_arms + cost.sham_arms for cost in renderings)  # as many of each image
+    count = 2 * of_originals + math.ceil(rendered * of_originals / max(1, len(images)))
     usage = asked.usage.for_questions(count) if asked.usage.questions else None
     return PlannedQuestions(model=model, question=asked.question, questions=count, usage=usage)
 

@@ -35,7 +35,8 @@ class PlannedImage:
     """A usable source image.
 
     `truths`: the classes in its ground truth. `side`: its longer one in pixels; None if it is not uploaded yet.
-    `labelled`: it has a ground truth, which may say that there is no object.
+    `labelled`: it has a ground truth, which may say that there is no object. `questions`: how many a model that is
+    asked gets about it.
     """
 
     name: str
@@ -43,6 +44,7 @@ class PlannedImage:
     group: str | None
     side: int | None
     labelled: bool
+    questions: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -216,7 +216,8 @@ def _lines(intake: Intake) -> list[str]:
 
 def _planned_image(source: SourceFile) -> PlannedImage:
     side = None if source.image is None else max(source.image.width, source.image.height)
-    return PlannedImage(source.name, truths_of(source), source.group, side, is_labelled(source))
+    questions = len(source.questions or (None,))
+    return PlannedImage(source.name, truths_of(source), source.group, side, is_labelled(source), questions)
 
 
 def _failures(sources: Sequence[SourceFile]) -> list[ImageFailure]:
@@ -442,8 +443,8 @@ def _with_labels(intake: Intake, spec: JobSpec, job_plan: Plan) -> tuple[list[So
         return _with_box_labels(sources, test_set, spec, lists)
     if spec.questions is not None:
         sources = [replace(source, label=None) for source in sources]
-        asked = sorted({question.label for source in sources for question in source.questions or ()})
-        return sources, replace(test_set, classes=asked)
+        labels = sorted({question.label for source in sources for question in source.questions or ()})
+        return sources, replace(test_set, classes=labels)
     kind = KINDS[job_plan.kind]
     if kind.localised and any(source.label is not None for source in sources):
         names = ", ".join(repr(model.name) for model in job_plan.models)

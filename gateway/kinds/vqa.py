@@ -169,10 +169,10 @@ def _changed(original: Scored, image: Scored) -> bool | None:
 
 def alike(rows: Sequence[PredictionRow | None]) -> Sequence[PredictionRow | None]:
     """Predictions with the scores of the questions that are answered in all of them; others as they are."""
-    asked = [_rows_in(row.detail) for row in rows if row is not None]
-    if not asked or not asked[0] or all("right" in part for parts in asked for part in parts):
+    by_image = [_rows_in(row.detail) for row in rows if row is not None]
+    if not by_image or not by_image[0] or all("right" in part for parts in by_image for part in parts):
         return rows
-    kept = [all("right" in part for part in parts) for parts in zip(*asked, strict=True)]
+    kept = [all("right" in part for part in parts) for parts in zip(*by_image, strict=True)]
     return [None if row is None else _with_questions(row, kept) for row in rows]
 
 
@@ -189,8 +189,8 @@ def _with_blind(
     original: Scored, request: AskRequest, reply: AskReply, services: Services, *, rules: QuestionSpec
 ) -> Scored:
     """The questions about an original are asked without the picture, too."""
-    asked = request.model_copy(update={"images": request.images[:1], "blind": True})
-    (answers,) = services.ask(asked).answers
+    without_picture = request.model_copy(update={"images": request.images[:1], "blind": True})
+    (answers,) = services.ask(without_picture).answers
     rows: list[AnsweredQuestion] = []
     for part, given in zip(_rows_in(original.detail), answers, strict=True):
         row = AnsweredQuestion.model_validate(part)

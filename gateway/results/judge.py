@@ -32,9 +32,9 @@ def counting_in_job(
 def judge_of_job(session: Session, job_id: str, audit: JudgeAudit | None) -> JobJudge | None:
     """What the judge was asked about a job's edits; None if nothing. `audit`: that of this judge."""
     c = Counterfactual
-    asked = c.lineage["judge"]["questions"].as_integer()
+    questions = c.lineage["judge"]["questions"].as_integer()
     sums = [func.sum(c.lineage["judge"][name].as_integer()) for name in _COUNTS]
-    edits, *counts = session.execute(select(func.count(), *sums).where(c.job_id == job_id, asked > 0)).one()
+    edits, *counts = session.execute(select(func.count(), *sums).where(c.job_id == job_id, questions > 0)).one()
     if not edits:
         return None
     numbers = {name: int(count or 0) for name, count in zip(_COUNTS, counts, strict=True)}

@@ -74,7 +74,7 @@ def ordered(question: ImageQuestion, image: bytes, seed: int) -> tuple[list[str]
 
 def read(question: ImageQuestion, options: Sequence[str], completion: Completion) -> GivenAnswer:
     """What a completion answers to a question whose options were shown in this order."""
-    said = completion.text[:MAX_ANSWER_CHARACTERS]
+    reply = completion.text[:MAX_ANSWER_CHARACTERS]
     text, place = answer_of(completion.text), None
     if options:
         place = option_in(text, options, letters=_has_letters(options), finished=completion.finished)
@@ -84,8 +84,8 @@ def read(question: ImageQuestion, options: Sequence[str], completion: Completion
     else:
         answer = None
     if answer is None:
-        return GivenAnswer(text=said, unanswered=fault_of(completion))
-    return GivenAnswer(text=said, answer=answer, place=place)
+        return GivenAnswer(text=reply, unanswered=fault_of(completion))
+    return GivenAnswer(text=reply, answer=answer, place=place)
 
 
 def _answer_in(kind: QuestionType, text: str) -> str | None:
@@ -121,13 +121,13 @@ class AnsweringModel(AskedModel):
 
     async def _ask(self, image: bytes, question: ImageQuestion, deadline: float, *, blind: bool) -> GivenAnswer:
         options, seed = ordered(question, image, self._endpoint.seed)
-        said = await self.say(image, in_words(question, options), seed, deadline, blind=blind)
-        if said is None:
+        reply = await self.complete(image, in_words(question, options), seed, deadline, blind=blind)
+        if reply is None:
             return GivenAnswer(unanswered="refused")
-        given = read(question, options, said.completion)
+        given = read(question, options, reply.completion)
         if given.unanswered is not None:
             count_unusable(self._endpoint.url, given.unanswered)
-        return given if said.usage is None else given.model_copy(update={"usage": said.usage})
+        return given if reply.usage is None else given.model_copy(update={"usage": reply.usage})
 
 
 def ask_function(model: AnsweringFunction, request: AskRequest) -> AskReply:

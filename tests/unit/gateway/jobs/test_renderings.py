@@ -6,7 +6,10 @@ import pytest
 from pydantic import JsonValue
 
 from gateway.jobs.designs import planned_renderings
+from gateway.jobs.plans import PlannedJob, describe_plan
+from gateway.jobs.sequences import PlannedImage
 from gateway.methods import METHODS, JobMethod
+from shared.schemas.evaluation import AskedQuestion, TokenUsage
 
 
 @pytest.mark.parametrize(
@@ -33,3 +36,26 @@ def test_a_plan_says_what_every_method_renders(
     typed = METHODS[method].parameters.model_validate(parameters)
     (plan,) = planned_renderings([JobMethod(method, typed)], images=10)
     assert (plan.edits, plan.null_arms, plan.sham_arms) == tuple(10 * count for count in expected)
+
+
+def test_a_plan_counts_each_question_about_each_picture() -> None:
+    typed = METHODS["shifts"].parameters.model_validate({"shifts": ["at night", "in fog"], "reference": "null"})
+    job = PlannedJob(
+        task_description="answer",
+        kind="vqa",
+        methods=[JobMethod("shifts", typed)],
+        models=["assistant"],
+        classes=[],
+        profile="tiny",
+        seed=0,
+        design="free",
+        chosen_by=None,
+        budget=None,
+        test_set=[],
+        outside_domain="",
+        calibrations=[],
+        asked={"assistant": AskedQuestion(question="", usage=TokenUsage())},
+    )
+    images = [PlannedImage(str(number), ["number"], None, 64, True, questions=3) for number in range(4)]
+    (planned,) = describe_plan(job, images, 64).questions
+    assert planned.questions == 3 * 4 * (2 + 3)  # with and without the picture, then two edits and a null arm
